@@ -16,7 +16,7 @@
 #include "megalith/base/text.h"
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/input_files.h"
-#include "megalith/data/tokenizer.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::apps {
 
@@ -44,7 +44,7 @@ inline void require_members(io::Fs& fs, const std::vector<io::Path>& files, data
 
 /// `use` begins the option's help: "Counts the tokens".
 inline void add_tokenizer(CLI::App& command, std::string& tokenizer, std::string& vocab_dir, const std::string& use) {
-  command.add_option("--tokenizer", tokenizer, use + data::tokenizer_names_text())->capture_default_str();
+  command.add_option("--tokenizer", tokenizer, use + tokenizer::tokenizer_names_text())->capture_default_str();
   command.add_option("--vocab-dir", vocab_dir,
                      "Folder of its files: tokenizer.json, or encoder.json and vocab.bpe; vocab.txt of bert-* "
                      "(default: those of GPT-2 and BERT)");

@@ -80,7 +80,8 @@ class LossSink final : public data::TokenSink {
   eval::LossText& text_;
 };
 
-eval::EvalSet loss_of_text(io::Fs& fs, const EvalTask& task, const data::Tokenizer& tokenizer, const Scanned& scanned) {
+eval::EvalSet loss_of_text(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer,
+                           const Scanned& scanned) {
   eval::EvalSet bad;
   if (scanned.is_blank)
     bad.refuse(str("[", task.data, "] is empty: must hold text; is it the right file?"));
@@ -99,7 +100,7 @@ eval::EvalSet loss_of_text(io::Fs& fs, const EvalTask& task, const data::Tokeniz
 }
 
 /// Of JSON lines, or of rows of Parquet.
-eval::EvalSet loss_of_documents(io::Fs& fs, const EvalTask& task, const data::Tokenizer& tokenizer,
+eval::EvalSet loss_of_documents(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer,
                                 data::CorpusFormat format) {
   const bool is_json = format == data::CorpusFormat::json_lines;
   data::DocumentReader reader(fs, task.data, {.format = format, .max_document_bytes = task.max_line});
@@ -129,7 +130,7 @@ eval::EvalSet loss_of_documents(io::Fs& fs, const EvalTask& task, const data::To
   return bad.problems.empty() ? loss.finish(task.data, task.window, task.stride) : std::move(bad);
 }
 
-eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const data::Tokenizer& tokenizer, const Scanned& scanned) {
+eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer, const Scanned& scanned) {
   const data::CorpusFormat format = data::format_of(fs, task.data, data::CorpusFormat::by_name);
   if (task.task == eval::Task::loss)
     return format == data::CorpusFormat::text ? loss_of_text(fs, task, tokenizer, scanned)
@@ -155,7 +156,7 @@ eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const data::Tokenizer& to
 
 }  // namespace
 
-EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const data::Tokenizer& tokenizer) {
+EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer) {
   data::require_file(fs, task.data, "--data");
   data::refuse_table(task.data);
   const Scanned scanned = scan(fs, task.data);

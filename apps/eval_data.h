@@ -24,6 +24,6 @@ struct EvalData {
 /// Reads a file (gzip, zstd and xz are unpacked). `loss` takes a text, JSON lines with "text" by the file's name, or
 /// the column "text" of Parquet, and keeps the ids alone; other tasks hold their file as a whole, which max_line
 /// bounds. Throws InputError with all that is wrong with it.
-EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const data::Tokenizer& tokenizer);
+EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer);
 
 }  // namespace megalith::apps

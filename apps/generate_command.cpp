@@ -76,7 +76,7 @@ class Session {
 
   const GenerateCommand& command_;
   std::shared_ptr<io::Fs> fs_;
-  std::shared_ptr<const data::Tokenizer> tokenizer_;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   std::vector<Prompt> prompts_;
   InferenceJob model_;  // which calls take_prompts()
   std::vector<TextOfPrompt> texts_;

@@ -6,10 +6,10 @@
 #include "megalith/base/str.h"
 #include "megalith/convert/hf_model.h"
 #include "megalith/convert/hf_tokenizer.h"
-#include "megalith/data/tokenizer.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
+#include "megalith/tokenizer/tokenizer.h"
 #include "megalith/train/imported_model.h"
 #include "megalith/train/trainer.h"
 
@@ -52,7 +52,7 @@ void import_hf(const HfOptions& options) {
   train::DataIdentity identity;  // of the data nothing is known
   if (const auto& tokenizer = vocabulary.tokenizer) {
     identity = {.tokenizer = tokenizer->content_hash(),
-                .vocabulary = data::read_vocabulary_files(*fs, plan.data.tokenizer, plan.data.vocab_dir),
+                .vocabulary = tokenizer::read_vocabulary_files(*fs, plan.data.tokenizer, plan.data.vocab_dir),
                 .unicode = tokenizer->unicode_version()};
   } else {
     log::warning(vocabulary.warning + ": give --vocab-dir to generate");
@@ -69,16 +69,16 @@ void import_hf(const HfOptions& options) {
 }
 
 /// Nothing where a tokenizer other than GPT-2's cannot be used: its model was imported with a warning.
-std::shared_ptr<const data::Tokenizer> exported_tokenizer(io::Fs& fs, const config::RunPlan& plan,
-                                                          const io::Path& vocabulary) {
+std::shared_ptr<const tokenizer::Tokenizer> exported_tokenizer(io::Fs& fs, const config::RunPlan& plan,
+                                                               const io::Path& vocabulary) {
   const std::string& name = plan.data.tokenizer;
-  if (name != "byte" && !data::has_vocabulary(fs, vocabulary)) {
+  if (name != "byte" && !tokenizer::has_vocabulary(fs, vocabulary)) {
     log::warning(str("data.vocab_dir = ", vocabulary.string(), " holds no vocabulary: no tokenizer was exported",
                      io::looked_for_in(vocabulary)));
     return nullptr;
   }
   try {
-    auto tokenizer = data::make_tokenizer(name, vocabulary, fs);
+    auto tokenizer = tokenizer::make_tokenizer(name, vocabulary, fs);
     if (tokenizer->vocab_size() <= plan.model.vocab_size || name == "gpt2") return tokenizer;
     log::warning(str("no tokenizer was exported: that of ", vocabulary.string(), " has more ids than the model"));
   } catch (const InputError& error) {
@@ -94,7 +94,7 @@ void fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, cons
   const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
   if (const auto tokenizer = exported_tokenizer(fs, plan, vocabulary)) {
     end_of_document = tokenizer->end_of_document();
-    const data::VocabularyFiles files = data::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary);
+    const tokenizer::VocabularyFiles files = tokenizer::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary);
     convert::export_hf_tokenizer(fs, staging,
                                  {.tokenizer = *tokenizer,
                                   .files = *files,

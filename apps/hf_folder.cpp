@@ -4,8 +4,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/data/vocabulary_files.h"
 #include "megalith/io/save_protocol.h"
+#include "megalith/tokenizer/vocabulary_files.h"
 
 namespace megalith::apps {
 namespace {
@@ -31,13 +31,13 @@ bool is_hf_folder(io::Fs& fs, const io::Path& folder) {
 ImportedTokenizer find_tokenizer(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model) {
   const std::vector<std::string> names = possible_tokenizers(fs, folder, model);
   ImportedTokenizer found{.name = names.front(), .tokenizer = {}, .warning = {}};
-  if (found.name != "byte" && !data::has_vocabulary(fs, folder)) {
+  if (found.name != "byte" && !tokenizer::has_vocabulary(fs, folder)) {
     found.warning = str(folder.string(), " holds no tokenizer (vocab.json and merges.txt, or tokenizer.json)");
     return found;
   }
   for (const std::string& name : names) {
     try {
-      const auto tokenizer = data::make_tokenizer(name, folder, fs);
+      const auto tokenizer = tokenizer::make_tokenizer(name, folder, fs);
       if (tokenizer->vocab_size() <= model.vocab_size || name == "gpt2") return {name, tokenizer, {}};
       found.warning = str("the tokenizer of ", folder.string(), " has ", tokenizer->vocab_size(),
                           " ids, more than config.json's vocab_size = ", model.vocab_size);

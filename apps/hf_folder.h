@@ -2,9 +2,9 @@
 #include <memory>
 #include <string>
 
-#include "megalith/data/tokenizer.h"
 #include "megalith/io/fs.h"
 #include "megalith/model/model_config.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::apps {
 
@@ -14,7 +14,7 @@ bool is_hf_folder(io::Fs& fs, const io::Path& folder);
 /// The tokenizer of a folder; none: what is missing or cannot be used.
 struct ImportedTokenizer {
   std::string name;
-  std::shared_ptr<const data::Tokenizer> tokenizer;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::string warning;
 };
 

@@ -11,10 +11,10 @@
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/choose.h"
 #include "megalith/checkpoint/shard_io.h"
-#include "megalith/data/vocabulary_files.h"
 #include "megalith/io/checksum.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/save_protocol.h"
+#include "megalith/tokenizer/vocabulary_files.h"
 #include "megalith/train/gather.h"
 #include "megalith/train/host_memory.h"
 
@@ -226,15 +226,15 @@ void InferenceJob::describe_hf(config::RunConfig& c) {
   c.data.vocab_dir = vocab_dir_;
 }
 
-std::shared_ptr<const data::Tokenizer> InferenceJob::tokenizer(const std::string& vocab_dir) const {
+std::shared_ptr<const tokenizer::Tokenizer> InferenceJob::tokenizer(const std::string& vocab_dir) const {
   const std::string& name = plan_.data.tokenizer;
   if (name == "byte" && !vocab_dir.empty()) {
     throw ConfigError(
         str("--vocab-dir = ", vocab_dir, ": the model's tokenizer is \"byte\", which reads no files; leave it away"));
   }
   const std::string& folder = vocab_dir.empty() ? vocab_dir_ : vocab_dir;
-  if (name != "byte" && !folder.empty() && !data::has_vocabulary(*fs_, folder)) {
-    throw InputError(str("[", folder, "] holds no tokenizer (", data::vocabulary_file_names(name), ")",
+  if (name != "byte" && !folder.empty() && !tokenizer::has_vocabulary(*fs_, folder)) {
+    throw InputError(str("[", folder, "] holds no tokenizer (", tokenizer::vocabulary_file_names(name), ")",
                          io::looked_for_in(folder), ": name the folder of the model's with --vocab-dir"));
   }
   auto tokenizer = open_tokenizer(*fs_, name, folder);

@@ -65,7 +65,7 @@ class InferenceJob {
   Index batch() const { return batch_; }
   /// The tokenizer that the model was trained with; `vocab_dir` names another place of its files, unless it is empty.
   /// Throws InputError for files of another vocabulary.
-  std::shared_ptr<const data::Tokenizer> tokenizer(const std::string& vocab_dir) const;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer(const std::string& vocab_dir) const;
   /// Where those files are; "" where the tokenizer has none, or has those that come with the program.
   const std::string& vocab_dir() const { return vocab_dir_; }
   /// The facts that all processes must have in common.

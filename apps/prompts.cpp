@@ -7,7 +7,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
 #include "megalith/data/corpus_reader.h"
-#include "megalith/data/json_object.h"
+#include "megalith/io/json_object.h"
 
 #include "apps/file_problems.h"
 
@@ -35,8 +35,8 @@ Prompt prompt_of(std::string_view json, const std::string& file, std::size_t lin
   Prompt prompt;
   std::optional<std::string> text;
   bool is_text = true;
-  data::visit_json_object(json, file, line, [&](data::JsonMember& member) {
-    const bool has_text = member.kind == data::JsonMember::Kind::text;
+  io::visit_json_object(json, file, line, [&](io::JsonMember& member) {
+    const bool has_text = member.kind == io::JsonMember::Kind::text;
     if (member.key == "name" && has_text) prompt.name = std::move(*member.text);
     if (member.key != "prompt") return;
     is_text = has_text;

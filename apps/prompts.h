@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "megalith/base/types.h"
-#include "megalith/data/tokenizer.h"
 #include "megalith/io/fs.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::apps {
 
@@ -18,7 +18,7 @@ struct Prompt {
 
 /// What a prompt must fit.
 struct PromptRules {
-  const data::Tokenizer& tokenizer;
+  const tokenizer::Tokenizer& tokenizer;
   Index vocab_size = 0;  ///< of the model
   Index seq_len = 0;     ///< tokens at most
 };

@@ -40,7 +40,7 @@ std::string use_one(io::Fs& fs, const io::Path& folder, const UseModel& use) {
 
 std::string vocabulary_of(io::Fs& fs, checkpoint::CheckpointReader& reader, const data::DataConfig& data) {
   if (reader.verify_plain_files()) return reader.folder().string();
-  if (data.tokenizer != "gpt2" || data.vocab_dir.empty() || data::has_vocabulary(fs, data.vocab_dir))
+  if (data.tokenizer != "gpt2" || data.vocab_dir.empty() || tokenizer::has_vocabulary(fs, data.vocab_dir))
     return data.vocab_dir;
   const auto& texts = reader.manifest().run.texts;
   const auto saved = texts.find("tokenizer_hash");

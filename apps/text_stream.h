@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "megalith/data/tokenizer.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::apps {
 
@@ -13,7 +13,7 @@ namespace megalith::apps {
 /// beginning of one is held back.
 class TextStream {
  public:
-  TextStream(std::shared_ptr<const data::Tokenizer> tokenizer, std::vector<std::string> stops)
+  TextStream(std::shared_ptr<const tokenizer::Tokenizer> tokenizer, std::vector<std::string> stops)
       : tokenizer_(tokenizer), decoder_(std::move(tokenizer)), stops_(std::move(stops)) {}
 
   /// What this token adds; often "". An id without text, as the padding of a vocabulary has, adds nothing.
@@ -26,8 +26,8 @@ class TextStream {
  private:
   std::string take(std::string text);
 
-  std::shared_ptr<const data::Tokenizer> tokenizer_;
-  data::StreamDecoder decoder_;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
+  tokenizer::StreamDecoder decoder_;
   std::vector<std::string> stops_;
   std::string held_;
   bool is_stopped_ = false;

@@ -13,10 +13,10 @@
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/input_files.h"
 #include "megalith/data/json_text.h"
-#include "megalith/data/tokenizer.h"
 #include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
 #include "megalith/io/retrying_fs.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 #include "apps/command.h"
 #include "apps/corpus_options.h"
@@ -68,7 +68,7 @@ auto in_line(const Line& line, F&& f) {
 /// One line of input to one line of output, so that a pipe streams.
 class Converter {
  public:
-  Converter(const TokenizeOptions& options, const data::Tokenizer& tokenizer)
+  Converter(const TokenizeOptions& options, const tokenizer::Tokenizer& tokenizer)
       : options_(options), tokenizer_(tokenizer), json_(options.key) {}
 
   void convert(const Line& line, data::CorpusFormat format) {
@@ -98,7 +98,7 @@ class Converter {
   }
 
   const TokenizeOptions& options_;
-  const data::Tokenizer& tokenizer_;
+  const tokenizer::Tokenizer& tokenizer_;
   data::JsonText json_;
   std::vector<std::int32_t> ids_;
 };

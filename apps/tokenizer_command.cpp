@@ -19,8 +19,8 @@
 #include "megalith/data/corpus_builder.h"
 #include "megalith/data/input_files.h"
 #include "megalith/data/tokenizer_training.h"
-#include "megalith/data/vocabulary_files.h"
 #include "megalith/io/problem_text.h"
+#include "megalith/tokenizer/vocabulary_files.h"
 
 #include "apps/command.h"
 #include "apps/corpus_options.h"
@@ -40,16 +40,16 @@ struct TrainArguments {
   bool dry_run = false;
   const CLI::Option* key = nullptr;
   data::TrainingText text;
-  data::TrainerOptions options;
+  tokenizer::TrainerOptions options;
 };
 
-TokenizerJsonText report_json(const TrainArguments& arguments, const data::TrainedTokenizer& trained) {
-  const data::TrainerOptions& options = arguments.options;
-  const data::TrainerReport& report = trained.report;
+TokenizerJsonText report_json(const TrainArguments& arguments, const tokenizer::TrainedTokenizer& trained) {
+  const tokenizer::TrainerOptions& options = arguments.options;
+  const tokenizer::TrainerReport& report = trained.report;
   TokenizerJsonText written = TokenizerJsonText::array(), files = TokenizerJsonText::array();
-  for (const data::TrainedFile& file : trained.files)
+  for (const tokenizer::TrainedFile& file : trained.files)
     written.push_back({{"file", file.name}, {"bytes", file.text.size()}});
-  for (const data::TrainerFileCounts& file : report.files) {
+  for (const tokenizer::TrainerFileCounts& file : report.files) {
     files.push_back({{"file", file.file},
                      {"stored_bytes", file.stored_bytes},
                      {"text_bytes", file.text_bytes},
@@ -86,8 +86,8 @@ TokenizerJsonText report_json(const TrainArguments& arguments, const data::Train
           {"written", written}};
 }
 
-void show(const data::TrainedTokenizer& trained) {
-  const data::TrainerReport& report = trained.report;
+void show(const tokenizer::TrainedTokenizer& trained) {
+  const tokenizer::TrainerReport& report = trained.report;
   const auto number = [](auto n) { return std::to_string(n); };
   std::vector<std::vector<std::string>> rows = {
       {"", "count", "bytes"},
@@ -96,15 +96,15 @@ void show(const data::TrainedTokenizer& trained) {
       {"words", number(report.occurrences), ""},
       {"words left out", number(report.dropped_words), ""},
       {"tokens", number(report.tokens), ""}};
-  for (const data::TrainedFile& file : trained.files)
+  for (const tokenizer::TrainedFile& file : trained.files)
     rows.push_back({file.name, "", human_bytes(static_cast<Index>(file.text.size()))});
   std::cout << text_table(rows);
 }
 
 void run_tokenizer_train(const TrainArguments& arguments) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
-  data::TrainerOptions options = arguments.options;
-  options.type = data::tokenizer_type_named(arguments.type);
+  tokenizer::TrainerOptions options = arguments.options;
+  options.type = tokenizer::tokenizer_type_named(arguments.type);
   data::TrainingText text = arguments.text;
   text.reading.format = data::format_named(arguments.format);
   text.reading.max_line_bytes = static_cast<Index>(arguments.max_line);
@@ -119,9 +119,9 @@ void run_tokenizer_train(const TrainArguments& arguments) {
       };
       std::fprintf(stderr, "\r%s of %s%s \x1b[K", shown(done).c_str(), shown(all).c_str(), is_bytes ? "" : " tokens");
     };
-  const data::TrainedTokenizer trained = data::train_tokenizer(*fs, text, options);
+  const tokenizer::TrainedTokenizer trained = data::train_tokenizer(*fs, text, options);
   if (options.progress) std::fputs("\r\x1b[K", stderr);
-  const data::TrainerReport& report = trained.report;
+  const tokenizer::TrainerReport& report = trained.report;
   const io::Path output = arguments.output;
   fs->make_dir(output);
   TrainArguments asked = arguments;
@@ -135,7 +135,7 @@ void run_tokenizer_train(const TrainArguments& arguments) {
     all.push_back(files.back().get());
   };
   if (!arguments.dry_run)
-    for (const data::TrainedFile& file : trained.files) stage(file.name, file.text);
+    for (const tokenizer::TrainedFile& file : trained.files) stage(file.name, file.text);
   stage("report.json", report_json(asked, trained).dump(1) + "\n");
   corpus::StagedFile::publish_all(all);
   show(trained);
@@ -159,7 +159,7 @@ void run_tokenizer_train(const TrainArguments& arguments) {
 void add_tokenizer_train(CLI::App& parent) {
   CLI::App* command = parent.add_subcommand("train", "Learn a vocabulary from text");
   const auto arguments = std::make_shared<TrainArguments>();
-  data::TrainerOptions& options = arguments->options;
+  tokenizer::TrainerOptions& options = arguments->options;
   command->add_option("--type", arguments->type, "bpe, wordpiece, sentencepiece-unigram or sentencepiece-bpe")
       ->required();
   command->add_option("--vocab-size", options.vocab_size, "Tokens, special ones among them")->required();
@@ -196,7 +196,7 @@ struct TokenizerInfoArguments {
 
 /// {"id": ..., "token": ...} of each added token. BERT's vocab.txt does not tell them apart: the tokenizer.json beside
 /// it does, where there is one.
-TokenizerJsonText added_tokens(io::Fs& fs, const io::Path& folder, const data::Tokenizer& tokenizer) {
+TokenizerJsonText added_tokens(io::Fs& fs, const io::Path& folder, const tokenizer::Tokenizer& tokenizer) {
   TokenizerJsonText list = TokenizerJsonText::array();
   const auto add = [&](std::int32_t id, std::string_view token) {
     list.push_back({{"id", id}, {"token", repair_utf8(token)}});
@@ -223,7 +223,7 @@ class CountingSink final : public data::TokenSink {
 };
 
 /// The texts are read as data build reads its inputs.
-void count_texts(io::Fs& fs, const TokenizerInfoArguments& arguments, const data::Tokenizer& tokenizer,
+void count_texts(io::Fs& fs, const TokenizerInfoArguments& arguments, const tokenizer::Tokenizer& tokenizer,
                  TokenizerJsonText& info) {
   data::CorpusOptions options{.key = arguments.key,
                               .end_of_document = data::EndOfDocument::omit,
@@ -270,16 +270,16 @@ std::string tokenizer_in(io::Fs& fs, const io::Path& folder) {
 void run_tokenizer_info(const TokenizerInfoArguments& arguments) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   const std::string name = arguments.tokenizer.empty() ? tokenizer_in(*fs, arguments.folder) : arguments.tokenizer;
-  const auto tokenizer = data::make_tokenizer(name, arguments.folder, *fs);
+  const auto tokenizer = tokenizer::make_tokenizer(name, arguments.folder, *fs);
   TokenizerJsonText info;
   info["tokenizer"] = name;
   info["tokens"] = tokenizer->vocab_size();
   TokenizerJsonText specials = TokenizerJsonText::object();
-  constexpr std::pair<const char*, data::Special> kRoles[] = {{"cls", data::Special::cls},
-                                                              {"sep", data::Special::sep},
-                                                              {"mask", data::Special::mask},
-                                                              {"pad", data::Special::pad},
-                                                              {"unk", data::Special::unk}};
+  constexpr std::pair<const char*, tokenizer::Special> kRoles[] = {{"cls", tokenizer::Special::cls},
+                                                                   {"sep", tokenizer::Special::sep},
+                                                                   {"mask", tokenizer::Special::mask},
+                                                                   {"pad", tokenizer::Special::pad},
+                                                                   {"unk", tokenizer::Special::unk}};
   specials["end_of_document"] = tokenizer->end_of_document();
   for (const auto& [role, which] : kRoles)
     if (const auto id = tokenizer->special(which)) specials[role] = *id;
@@ -311,7 +311,7 @@ void add_tokenizer_info(CLI::App& parent) {
   const auto arguments = std::make_shared<TokenizerInfoArguments>();
   command->add_option("DIR", arguments->folder, "Folder of its files")->required();
   command->add_option("--tokenizer", arguments->tokenizer,
-                      data::tokenizer_names_text() + " (default: by the files; vocab.txt is bert-uncased)");
+                      tokenizer::tokenizer_names_text() + " (default: by the files; vocab.txt is bert-uncased)");
   command->add_option("--text", arguments->texts,
                       "Also print how many bytes of these texts a token stands for: what --input of data build takes");
   arguments->key_option = add_key_and_format(*command, arguments->key, arguments->input_format);

@@ -244,14 +244,15 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
   const std::optional<ops::KnownGemms> gemm_table = read_gemm_table(*fs, plan, options.gemm_table);
   const io::Path init = init_of(*fs, plan, out, resume);
   const io::Path vocabulary = vocabulary_folder(*fs, plan.data.tokenizer, plan.data.vocab_dir);
-  const auto tokenizer = data::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
+  const auto tokenizer = tokenizer::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
   train::check_vocabulary(plan, *tokenizer);
   const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, usable_cores());
   if (launcher.process == 0) print_notes(plan, data.notes);
-  const train::DataIdentity identity{.tokenizer = tokenizer->content_hash(),
-                                     .corpus = data.train.fingerprint(),
-                                     .vocabulary = data::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary),
-                                     .unicode = tokenizer->unicode_version()};
+  const train::DataIdentity identity{
+      .tokenizer = tokenizer->content_hash(),
+      .corpus = data.train.fingerprint(),
+      .vocabulary = tokenizer::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary),
+      .unicode = tokenizer->unicode_version()};
   return {plan, out, fs, init, data, identity, gemm_table, {}};
 }
 

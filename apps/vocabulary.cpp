@@ -12,13 +12,13 @@ io::Path shipped_vocabulary(io::Fs& fs, std::string_view tokenizer) {
   const io::Path program = std::filesystem::read_symlink("/proc/self/exe", failed);
   for (io::Path folder = program; folder.has_relative_path(); folder = folder.parent_path()) {
     for (const char* place : {"share/megalith", "share"}) {
-      if (data::has_vocabulary(fs, folder.parent_path() / place / tokenizer))
+      if (tokenizer::has_vocabulary(fs, folder.parent_path() / place / tokenizer))
         return folder.parent_path() / place / tokenizer;
     }
   }
   throw ConfigError(str("data.vocab_dir is not set, and there is no share/megalith/", tokenizer, " or share/",
                         tokenizer, " with its vocabulary in any folder above ", program.string(),
-                        ": name a folder with ", data::vocabulary_file_names(tokenizer)));
+                        ": name a folder with ", tokenizer::vocabulary_file_names(tokenizer)));
 }
 
 io::Path vocabulary_folder(io::Fs& fs, std::string_view tokenizer, const std::string& vocab_dir) {
@@ -28,13 +28,13 @@ io::Path vocabulary_folder(io::Fs& fs, std::string_view tokenizer, const std::st
 
 config::CountIds count_ids(io::Fs& fs) {
   return [&fs](const std::string& tokenizer, const std::string& vocab_dir) {
-    return data::count_ids(tokenizer, vocabulary_folder(fs, tokenizer, vocab_dir), fs);
+    return tokenizer::count_ids(tokenizer, vocabulary_folder(fs, tokenizer, vocab_dir), fs);
   };
 }
 
-std::shared_ptr<const data::Tokenizer> open_tokenizer(io::Fs& fs, std::string_view tokenizer,
-                                                      const std::string& vocab_dir) {
-  return data::make_tokenizer(tokenizer, vocabulary_folder(fs, tokenizer, vocab_dir), fs);
+std::shared_ptr<const tokenizer::Tokenizer> open_tokenizer(io::Fs& fs, std::string_view tokenizer,
+                                                           const std::string& vocab_dir) {
+  return tokenizer::make_tokenizer(tokenizer, vocabulary_folder(fs, tokenizer, vocab_dir), fs);
 }
 
 }  // namespace megalith::apps

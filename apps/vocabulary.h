@@ -3,9 +3,9 @@
 #include <string>
 
 #include "megalith/config/run_plan.h"
-#include "megalith/data/tokenizer.h"
-#include "megalith/data/vocabulary_files.h"
 #include "megalith/io/fs.h"
+#include "megalith/tokenizer/tokenizer.h"
+#include "megalith/tokenizer/vocabulary_files.h"
 
 namespace megalith::apps {
 
@@ -17,11 +17,11 @@ io::Path shipped_vocabulary(io::Fs& fs, std::string_view tokenizer);
 /// Where a tokenizer's files are: `vocab_dir`, or the shipped ones where it is empty and the tokenizer has files.
 io::Path vocabulary_folder(io::Fs& fs, std::string_view tokenizer, const std::string& vocab_dir);
 
-/// data::count_ids() with that folder: for config::resolve().
+/// tokenizer::count_ids() with that folder: for config::resolve().
 config::CountIds count_ids(io::Fs& fs);
 
-/// data::make_tokenizer() with that folder.
-std::shared_ptr<const data::Tokenizer> open_tokenizer(io::Fs& fs, std::string_view tokenizer,
-                                                      const std::string& vocab_dir);
+/// tokenizer::make_tokenizer() with that folder.
+std::shared_ptr<const tokenizer::Tokenizer> open_tokenizer(io::Fs& fs, std::string_view tokenizer,
+                                                           const std::string& vocab_dir);
 
 }  // namespace megalith::apps

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "megalith/config/key_members.h"
-#include "megalith/data/tokenizer.h"
 #include "megalith/model/model_config.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 // The table of keys. Each row: name; members of RunConfig and RunPlan; default; bounds; rule on resume; whether ranks
 // may differ; meaning. A literal default is also the initial value of the plan's member (tested).
@@ -388,7 +388,7 @@ std::vector<Key> make_keys() {
        "each rank of dp holds a shard of moments and masters, and gathers the parameters: the same bits with less "
        "memory. With one model copy it has no effect, and a run prints this"},
       {"data.tokenizer", at([](auto& c) -> auto& { return c.data.tokenizer; }), words("`gpt2`"),
-       one_of(data::tokenizer_names()), must_match, not_differ,
+       one_of(tokenizer::tokenizer_names()), must_match, not_differ,
        "`byte`: 256 ids, no files; `gpt2` and `bpe`: byte-level BPE; `bert-uncased`, `bert-cased`: WordPiece; "
        "`sentencepiece`; see [tokenizers](data.md#tokenizers)"},
       {"data.vocab_dir", at([](auto& c) -> auto& { return c.data.vocab_dir; }),

@@ -89,8 +89,8 @@ struct RunPlan {
   RunConfig as_config() const;
 };
 
-/// Returns the number of ids of a tokenizer (data::count_ids) whose files are in `vocab_dir`, or, if that is empty,
-/// come with the program. Throws an Error that names the file.
+/// Returns the number of ids of a tokenizer (tokenizer::count_ids) whose files are in `vocab_dir`, or, if that is
+/// empty, come with the program. Throws an Error that names the file.
 using CountIds = std::function<Index(const std::string& tokenizer, const std::string& vocab_dir)>;
 
 /// Fills defaults, derives other values, and checks the rules of every folder and those across folders. `ranks`: from

@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/convert/hf_family.h"
-#include "megalith/data/bpe_vocabulary.h"
-#include "megalith/data/tokenizer_files.h"
 #include "megalith/io/reader.h"
+#include "megalith/tokenizer/bpe_vocabulary.h"
+#include "megalith/tokenizer/tokenizer_files.h"
 
 namespace megalith::convert {
 namespace {
@@ -22,7 +22,8 @@ using nlohmann::ordered_json;
 /// The spelling of each byte.
 std::vector<std::string> byte_spellings() {
   std::vector<std::string> spellings;
-  for (int byte = 0; byte < 256; ++byte) spellings.push_back(data::byte_spelling(static_cast<unsigned char>(byte)));
+  for (int byte = 0; byte < 256; ++byte)
+    spellings.push_back(tokenizer::byte_spelling(static_cast<unsigned char>(byte)));
   return spellings;
 }
 
@@ -34,12 +35,13 @@ bool is_visible_ascii(std::string_view text) {
 /// The byte tokenizer as the tokenizers library keeps one: a BPE without merges.
 ordered_json byte_tokenizer_json() {
   const ordered_json none = ordered_json::array();
-  return data::byte_level_bpe_json(
-      data::ByteLevelCut::whole, {.added_tokens = none, .vocab = data::vocab_object(byte_spellings()), .merges = none});
+  return tokenizer::byte_level_bpe_json(
+      tokenizer::ByteLevelCut::whole,
+      {.added_tokens = none, .vocab = tokenizer::vocab_object(byte_spellings()), .merges = none});
 }
 
 /// vocab.json and merges.txt in one file. The end of a document is a special token, which stands as it is.
-ordered_json two_files_json(const data::Tokenizer& tokenizer, const data::VocabularyFile& merges_txt) {
+ordered_json two_files_json(const tokenizer::Tokenizer& tokenizer, const tokenizer::VocabularyFile& merges_txt) {
   const std::vector<std::string> spellings = byte_spellings();
   const std::int32_t end = tokenizer.end_of_document();
   std::vector<std::string> tokens(static_cast<std::size_t>(tokenizer.vocab_size()));
@@ -52,16 +54,17 @@ ordered_json two_files_json(const data::Tokenizer& tokenizer, const data::Vocabu
     }
   }
   const auto end_id = static_cast<std::size_t>(end);
-  const ordered_json added = ordered_json::array({data::special_token(end_id, tokens[end_id])});
+  const ordered_json added = ordered_json::array({tokenizer::special_token(end_id, tokens[end_id])});
   ordered_json merges = ordered_json::array();  // of texts: versions before 0.20 do not read pairs
-  data::each_merge(std::as_bytes(std::span(merges_txt.text)), merges_txt.name,
-                   [&](std::string_view merge, std::uint64_t) { merges.push_back(merge); });
-  return data::byte_level_bpe_json(data::ByteLevelCut::gpt2,
-                                   {.added_tokens = added, .vocab = data::vocab_object(tokens), .merges = merges});
+  tokenizer::each_merge(std::as_bytes(std::span(merges_txt.text)), merges_txt.name,
+                        [&](std::string_view merge, std::uint64_t) { merges.push_back(merge); });
+  return tokenizer::byte_level_bpe_json(
+      tokenizer::ByteLevelCut::gpt2,
+      {.added_tokens = added, .vocab = tokenizer::vocab_object(tokens), .merges = merges});
 }
 
 /// vocab.txt as a tokenizer.json, with BERT's special tokens.
-ordered_json vocab_txt_json(const data::Tokenizer& tokenizer, const data::VocabularyFile& vocab_txt) {
+ordered_json vocab_txt_json(const tokenizer::Tokenizer& tokenizer, const tokenizer::VocabularyFile& vocab_txt) {
   std::vector<std::string> tokens;
   io::Reader lines(std::as_bytes(std::span(vocab_txt.text)), vocab_txt.name);
   while (const auto line = lines.next_line()) tokens.emplace_back(*line);
@@ -69,21 +72,21 @@ ordered_json vocab_txt_json(const data::Tokenizer& tokenizer, const data::Vocabu
   for (const char* name : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
     const auto found = std::ranges::find(tokens, name);
     if (found != tokens.end())
-      added.push_back(data::special_token(static_cast<std::size_t>(found - tokens.begin()), name));
+      added.push_back(tokenizer::special_token(static_cast<std::size_t>(found - tokens.begin()), name));
   }
-  return data::wordpiece_json(tokens, added,
-                              tokenizer.name() == "bert-uncased" ? data::LetterCase::lowered : data::LetterCase::kept);
+  return tokenizer::wordpiece_json(
+      tokens, added, tokenizer.name() == "bert-uncased" ? tokenizer::LetterCase::lowered : tokenizer::LetterCase::kept);
 }
 
 }  // namespace
 
 void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const HfTokenizerExport& exported) {
-  const data::Tokenizer& tokenizer = exported.tokenizer;
+  const tokenizer::Tokenizer& tokenizer = exported.tokenizer;
   const std::string_view name = tokenizer.name();
   const auto write_json = [&](const ordered_json& whole) {
     io::write_file(fs, folder / "tokenizer.json", whole.dump(1) + "\n");
   };
-  for (const data::VocabularyFile& file : exported.files) io::write_file(fs, folder / file.name, file.text);
+  for (const tokenizer::VocabularyFile& file : exported.files) io::write_file(fs, folder / file.name, file.text);
   if (name == "byte") write_json(byte_tokenizer_json());
   ordered_json config = {{"model_max_length", exported.seq_len}, {"clean_up_tokenization_spaces", false}};
   const std::string_view first = exported.files.empty() ? "" : std::string_view(exported.files.front().name);

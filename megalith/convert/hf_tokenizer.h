@@ -2,8 +2,8 @@
 #include <span>
 
 #include "megalith/base/types.h"
-#include "megalith/data/tokenizer.h"
-#include "megalith/data/vocabulary_files.h"
+#include "megalith/tokenizer/tokenizer.h"
+#include "megalith/tokenizer/vocabulary_files.h"
 
 namespace megalith::convert {
 
@@ -11,8 +11,8 @@ struct HfFamily;
 
 /// A tokenizer to be written, beside a model of this family.
 struct HfTokenizerExport {
-  const data::Tokenizer& tokenizer;
-  std::span<const data::VocabularyFile> files;  ///< of its vocabulary
+  const tokenizer::Tokenizer& tokenizer;
+  std::span<const tokenizer::VocabularyFile> files;  ///< of its vocabulary
   const HfFamily& family;
   Index seq_len = 0;  ///< positions of the model
 };

@@ -9,8 +9,8 @@
 #include "megalith/corpus/packer.h"
 #include "megalith/corpus/titles.h"
 #include "megalith/data/document_reader.h"
-#include "megalith/data/tokenizer.h"
 #include "megalith/io/fs.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::corpus {
 
@@ -28,9 +28,9 @@ struct CleanOptions {
   std::vector<std::string> title_files{}, wikitext_files{};
   io::Path output;  ///< folder, absent or empty
   enum class Lines { as_they_are, joined } lines = Lines::as_they_are;
-  Titles titles{};                                     ///< titles of articles to remove
-  std::uint64_t min_tokens = 0;                        ///< shorter documents are removed; 0: no filter
-  std::shared_ptr<const data::Tokenizer> tokenizer{};  ///< counts them; needed with min_tokens
+  Titles titles{};                                          ///< titles of articles to remove
+  std::uint64_t min_tokens = 0;                             ///< shorter documents are removed; 0: no filter
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer{};  ///< counts them; needed with min_tokens
   BadLines bad_lines = BadLines::fail;
   Compression compression = Compression::none;  ///< compression of the output files
   int threads = 1;

@@ -29,7 +29,7 @@ struct EncodedBlock {
 /// A block of a corpus; where the tokenizer's cutter cuts the text, each piece as it gave it.
 struct TextBlock {
   struct Cut {
-    CutText text;
+    tokenizer::CutText text;
     std::uint64_t offset;  // in the file of its begin, as its tokens spell it
   };
   CorpusBlock corpus;
@@ -46,8 +46,8 @@ std::size_t held_bytes(const TextBlock& block) {
 /// Takes blocks of the reader, in order, through the tokenizer's cutter, if it has one.
 class BlockCutter {
  public:
-  BlockCutter(CorpusReader& reader, const Tokenizer& tokenizer, std::unique_ptr<TextCutter> cutter,
-              const CorpusOptions& options)
+  BlockCutter(CorpusReader& reader, const tokenizer::Tokenizer& tokenizer,
+              std::unique_ptr<tokenizer::TextCutter> cutter, const CorpusOptions& options)
       : reader_(reader),
         tokenizer_(tokenizer),
         cutter_(std::move(cutter)),
@@ -75,7 +75,7 @@ class BlockCutter {
       const std::string_view text = text_.raw(out.corpus, piece);
       try {
         cutter_->push(text, piece.ends_document, cut.text);
-      } catch (const EncodeError& error) {
+      } catch (const tokenizer::EncodeError& error) {
         CorpusText::fail(out.corpus, piece, error.offset(), error.rule());
       }
       if (cutter_->held_bytes() > most_held_)
@@ -86,7 +86,7 @@ class BlockCutter {
                              kMaxLineSetting));
       out.text_bytes += static_cast<Index>(text.size());
       offset_ += cut.text.bytes.size();
-      for (const CutText::Piece& literal : cut.text.pieces)
+      for (const tokenizer::CutText::Piece& literal : cut.text.pieces)
         if (literal.id >= 0) offset_ += tokenizer_.token_bytes(literal.id).size();
       begins_document_ = piece.ends_document;
       piece.bytes = {};
@@ -95,8 +95,8 @@ class BlockCutter {
   }
 
   CorpusReader& reader_;
-  const Tokenizer& tokenizer_;
-  std::unique_ptr<TextCutter> cutter_;
+  const tokenizer::Tokenizer& tokenizer_;
+  std::unique_ptr<tokenizer::TextCutter> cutter_;
   CorpusText text_;
   std::size_t most_held_;
   bool begins_document_ = true;
@@ -106,7 +106,7 @@ class BlockCutter {
 /// Turns the pieces of a block into ids. One for each thread.
 class BlockEncoder {
  public:
-  BlockEncoder(const Tokenizer& tokenizer, const CorpusOptions& options)
+  BlockEncoder(const tokenizer::Tokenizer& tokenizer, const CorpusOptions& options)
       : tokenizer_(tokenizer), options_(options), text_(BlockCutter::text_reader(options)) {}
 
   void encode(const TextBlock& text, EncodedBlock& out) {
@@ -132,7 +132,7 @@ class BlockEncoder {
     const auto encode = [&](std::string_view part) {
       try {
         tokenizer_.encode(part, out.ids);
-      } catch (const EncodeError& error) {
+      } catch (const tokenizer::EncodeError& error) {
         CorpusText::fail(block, piece, static_cast<std::size_t>(part.data() - text.data()) + error.offset(),
                          error.rule());
       }
@@ -168,7 +168,7 @@ class BlockEncoder {
     out.parts.push_back({out.ids.size(), false, piece.ends_document});
   }
 
-  const Tokenizer& tokenizer_;
+  const tokenizer::Tokenizer& tokenizer_;
   const CorpusOptions& options_;
   CorpusText text_;
 };
@@ -176,7 +176,7 @@ class BlockEncoder {
 /// Hands encoded blocks to a sink and counts.
 class Writer {
  public:
-  Writer(const CorpusReader& reader, const std::vector<io::Path>& inputs, const Tokenizer& tokenizer,
+  Writer(const CorpusReader& reader, const std::vector<io::Path>& inputs, const tokenizer::Tokenizer& tokenizer,
          const CorpusOptions& options, TokenSink& sink)
       : tokenizer_(tokenizer), options_(options), sink_(sink) {
     counts_.total_bytes = reader.total_bytes();
@@ -231,7 +231,7 @@ class Writer {
     open_tokens_ = open_sequence_ = 0;
   }
 
-  const Tokenizer& tokenizer_;
+  const tokenizer::Tokenizer& tokenizer_;
   const CorpusOptions& options_;
   TokenSink& sink_;
   Index open_tokens_ = 0, open_sequence_ = 0;  // of the document and the sequence that have not ended
@@ -259,12 +259,12 @@ class BuilderSink final : public TokenSink {
 
 }  // namespace
 
-CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const Tokenizer& tokenizer,
+CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const tokenizer::Tokenizer& tokenizer,
                              const CorpusOptions& options, TokenSink& sink) {
   CorpusReader::Options reading = options.reading;
   reading.key = options.key;
   const bool in_sentences = options.sequences == Sequences::sentences;
-  std::unique_ptr<TextCutter> cutter = in_sentences ? nullptr : tokenizer.make_cutter();
+  std::unique_ptr<tokenizer::TextCutter> cutter = in_sentences ? nullptr : tokenizer.make_cutter();
   CorpusReader reader(
       fs, inputs,
       [&, cuts = cutter != nullptr](std::string_view text, std::size_t from) {
@@ -286,7 +286,7 @@ CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, co
   return writer.counts();
 }
 
-CorpusCounts build_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const Tokenizer& tokenizer,
+CorpusCounts build_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const tokenizer::Tokenizer& tokenizer,
                           const CorpusOptions& options, IndexedDatasetBuilder& builder) {
   BuilderSink sink(builder);
   const CorpusCounts counts = tokenize_corpus(fs, inputs, tokenizer, options, sink);

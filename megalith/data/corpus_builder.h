@@ -7,7 +7,7 @@
 
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/indexed_dataset.h"
-#include "megalith/data/tokenizer.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::data {
 
@@ -67,11 +67,11 @@ class TokenSink {
 /// Tokenises files, several threads at a time, and hands the ids to `sink` in order. Memory: a block of text and its
 /// ids for each thread, whatever the size of the files.
 /// Throws InputError naming file and line (JSON) or byte (text); always the first one in the order of the inputs.
-CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const Tokenizer& tokenizer,
+CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const tokenizer::Tokenizer& tokenizer,
                              const CorpusOptions& options, TokenSink& sink);
 
 /// The same to prefix.bin and prefix.idx, which appear whole or not at all.
-CorpusCounts build_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const Tokenizer& tokenizer,
+CorpusCounts build_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const tokenizer::Tokenizer& tokenizer,
                           const CorpusOptions& options, IndexedDatasetBuilder& builder);
 
 }  // namespace megalith::data

@@ -33,7 +33,8 @@ std::optional<io::Path> token_file_prefix(io::Fs& fs, const io::Path& path) {
   return std::nullopt;
 }
 
-TokenSourcePtr open_token_file(io::Fs& fs, const io::Path& prefix, const Tokenizer& tokenizer, std::string_view key) {
+TokenSourcePtr open_token_file(io::Fs& fs, const io::Path& prefix, const tokenizer::Tokenizer& tokenizer,
+                               std::string_view key) {
   require_file(fs, bin_path(prefix), key);
   if (!fs.exists(idx_path(prefix)))
     throw InputError(str("[", key, "] ", idx_path(prefix).string(), ": is missing beside ",
@@ -41,7 +42,7 @@ TokenSourcePtr open_token_file(io::Fs& fs, const io::Path& prefix, const Tokeniz
   return indexed_source(IndexedDataset(fs, prefix), tokenizer.vocab_size());
 }
 
-TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const Tokenizer& tokenizer, std::string_view key,
+TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const tokenizer::Tokenizer& tokenizer, std::string_view key,
                         const TextReading& reading) {
   if (const std::optional<io::Path> prefix = token_file_prefix(fs, path); prefix && !fs.is_dir(path))
     return open_token_file(fs, *prefix, tokenizer, key);
@@ -105,7 +106,7 @@ void check(const DataConfig& config, Problems& out) {
   }
 }
 
-TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const tokenizer::Tokenizer& tokenizer,
                            std::string_view key, const TextReading& reading) {
   if (paths.empty()) throw ConfigError(str(key, " = []: must name at least one file"));
   std::vector<TokenSourcePtr> sources;
@@ -147,8 +148,8 @@ std::vector<WeightedPath> weighted_paths(io::Fs& fs, const std::vector<std::stri
   return weighted;
 }
 
-TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const Tokenizer& tokenizer, Index seq_len,
-                       const TextReading& reading) {
+TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const tokenizer::Tokenizer& tokenizer,
+                       Index seq_len, const TextReading& reading) {
   std::vector<TrainingSet::Corpus> corpora;
   for (const WeightedPath& one : paths) {
     const TokenSourcePtr source = open_corpus(fs, {one.path}, tokenizer, "data.train", reading);
@@ -163,7 +164,8 @@ TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const
 
 }  // namespace
 
-DataSets open_data(io::Fs& fs, const DataConfig& config, const Tokenizer& tokenizer, Index seq_len, int threads) {
+DataSets open_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer, Index seq_len,
+                   int threads) {
   DataNotes notes;
   const TextReading reading{.key = config.key, .max_line = config.max_line, .threads = threads, .notes = &notes};
   const auto open_valid = [&]() -> std::optional<SampleSet> {

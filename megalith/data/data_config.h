@@ -7,8 +7,8 @@
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/samples.h"
 #include "megalith/data/token_source.h"
-#include "megalith/data/tokenizer.h"
 #include "megalith/data/training_set.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::data {
 
@@ -50,7 +50,7 @@ struct TextReading {
 ///   kept in memory (4 bytes a token);
 /// - PREFIX, PREFIX.bin or PREFIX.idx of a token file: mapped.
 /// `key` ("data.train") names the paths in errors. Throws InputError, naming similar files where one is missing.
-TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const tokenizer::Tokenizer& tokenizer,
                            std::string_view key, const TextReading& reading = {});
 
 /// What a training run reads.
@@ -61,6 +61,7 @@ struct DataSets {
 };
 
 /// Opens train and valid with samples of seq_len. Throws ConfigError, InputError, IoError.
-DataSets open_data(io::Fs& fs, const DataConfig& config, const Tokenizer& tokenizer, Index seq_len, int threads = 1);
+DataSets open_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer, Index seq_len,
+                   int threads = 1);
 
 }  // namespace megalith::data

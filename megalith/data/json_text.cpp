@@ -9,8 +9,8 @@
 #include <simdjson.h>
 
 #include "megalith/base/str.h"
-#include "megalith/data/json_object.h"
 #include "megalith/data/key_hint.h"
+#include "megalith/io/json_object.h"
 #include "megalith/io/json_reader.h"
 
 namespace megalith::data {
@@ -137,15 +137,15 @@ std::string_view JsonText::read_slowly(std::string_view line, const JsonLine& pl
     throw DocumentError(reason, str("[", place.file, "] line ", place.number, ", key \"", key_, "\": ", rule));
   };
   try {
-    visit_json_object(line, place.file, place.number, [&](JsonMember& one) {
+    io::visit_json_object(line, place.file, place.number, [&](io::JsonMember& one) {
       const std::size_t number = member++;
-      const bool is_text = one.kind == JsonMember::Kind::text;
+      const bool is_text = one.kind == io::JsonMember::Kind::text;
       if (!other_key_.empty() && one.key == other_key_ && one.key != key_ && is_text && !other_) other_ = *one.text;
       if (one.key != key_) {
         if (names.size() < kMaxNames) names.push_back(one.key);
         return;
       }
-      if (one.kind == JsonMember::Kind::null) fail(BadDocument::null, "is null: must be a string");
+      if (one.kind == io::JsonMember::Kind::null) fail(BadDocument::null, "is null: must be a string");
       if (!is_text) fail(BadDocument::no_string, "must be a string");
       text_ = std::move(*one.text);
       found = true;

@@ -11,19 +11,19 @@ namespace {
 
 /// The counts of one block.
 struct BlockWords {
-  WordCounts words;
+  tokenizer::WordCounts words;
   std::uint64_t documents = 0, text_bytes = 0;
 };
 
-WordCounts count_words_of(io::Fs& fs, const TrainingText& text, const TrainerOptions& options,
-                          const WordCutting& cutting, TrainerReport& report) {
+tokenizer::WordCounts count_words_of(io::Fs& fs, const TrainingText& text, const tokenizer::TrainerOptions& options,
+                                     const tokenizer::WordCutting& cutting, tokenizer::TrainerReport& report) {
   CorpusReader::Options reading = text.reading;
   reading.key = text.key;
   CorpusReader reader(fs, text.inputs, cutting.next_cut, reading);
   report.stored_bytes = static_cast<std::uint64_t>(reader.total_bytes());
   for (const io::Path& input : text.inputs) report.files.push_back({.file = input.string()});
   double added_s = monotonic_s();
-  WordCounts all(cutting.memory_bytes);
+  tokenizer::WordCounts all(cutting.memory_bytes);
   std::uint64_t read = 0;
   struct Counted {
     BlockWords words;
@@ -52,7 +52,7 @@ WordCounts count_words_of(io::Fs& fs, const TrainingText& text, const TrainerOpt
         report.documents += out.words.documents;
         report.text_bytes += out.words.text_bytes;
         read += out.stored;
-        TrainerFileCounts& file = report.files[out.file];
+        tokenizer::TrainerFileCounts& file = report.files[out.file];
         file.documents += out.words.documents;
         file.text_bytes += out.words.text_bytes;
         file.stored_bytes += out.stored;
@@ -65,15 +65,17 @@ WordCounts count_words_of(io::Fs& fs, const TrainingText& text, const TrainerOpt
 
 }  // namespace
 
-TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainingText& text, const TrainerOptions& options) {
+tokenizer::TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainingText& text,
+                                            const tokenizer::TrainerOptions& options) {
   Problems problems;
   problems.require(!text.inputs.empty(), "--input", "", "must name at least one file");
   check(options, problems);
   problems.require(text.threads >= 1, "--threads", text.threads, "must be at least 1");
   problems.throw_if_any("tokenizer train");
-  return train_tokenizer(options, [&](const WordCutting& cutting, TrainerReport& report) {
-    return count_words_of(fs, text, options, cutting, report);
-  });
+  return tokenizer::train_tokenizer(options,
+                                    [&](const tokenizer::WordCutting& cutting, tokenizer::TrainerReport& report) {
+                                      return count_words_of(fs, text, options, cutting, report);
+                                    });
 }
 
 }  // namespace megalith::data

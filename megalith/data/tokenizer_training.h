@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "megalith/data/corpus_reader.h"
-#include "megalith/data/tokenizer_trainer.h"
 #include "megalith/io/fs.h"
+#include "megalith/tokenizer/tokenizer_trainer.h"
 
 namespace megalith::data {
 
@@ -18,6 +18,7 @@ struct TrainingText {
 
 /// train_tokenizer() on the text of files. Throws ConfigError naming every setting that breaks a rule, InputError
 /// naming file and line.
-TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainingText& text, const TrainerOptions& options);
+tokenizer::TrainedTokenizer train_tokenizer(io::Fs& fs, const TrainingText& text,
+                                            const tokenizer::TrainerOptions& options);
 
 }  // namespace megalith::data

@@ -132,7 +132,8 @@ void EvalSet::refuse(std::string problem) {
     ++more_problems;
 }
 
-EvalSet wikitext_paper_set(const SourceText& source, const data::Tokenizer& tokenizer, Index window, Index stride) {
+EvalSet wikitext_paper_set(const SourceText& source, const tokenizer::Tokenizer& tokenizer, Index window,
+                           Index stride) {
   EvalSet set;
   if (!is_wikitext(source, set)) return set;
   const std::string_view original = strip(source.text);
@@ -157,7 +158,7 @@ EvalSet wikitext_paper_set(const SourceText& source, const data::Tokenizer& toke
   return set;
 }
 
-EvalSet wikitext_harness_set(const SourceText& source, const data::Tokenizer& tokenizer, Index window) {
+EvalSet wikitext_harness_set(const SourceText& source, const tokenizer::Tokenizer& tokenizer, Index window) {
   EvalSet set;
   if (!is_wikitext(source, set)) return set;
   if (const std::size_t at = source.text.find("<unk>"); at != std::string_view::npos) {
@@ -223,7 +224,7 @@ EvalSet LossText::finish(std::string_view file, Index window, Index stride) {
   return set;
 }
 
-EvalSet loss_set(const std::vector<SourceText>& documents, const data::Tokenizer& tokenizer, Index window,
+EvalSet loss_set(const std::vector<SourceText>& documents, const tokenizer::Tokenizer& tokenizer, Index window,
                  Index stride) {
   EvalSet set;
   LossText text(tokenizer);
@@ -233,7 +234,7 @@ EvalSet loss_set(const std::vector<SourceText>& documents, const data::Tokenizer
   return text.finish(documents.empty() ? "--data" : documents.front().file, window, stride);
 }
 
-EvalSet lambada_set(const SourceText& lines, const data::Tokenizer& tokenizer, Index window) {
+EvalSet lambada_set(const SourceText& lines, const tokenizer::Tokenizer& tokenizer, Index window) {
   EvalSet set;
   if (!is_usable(lines, set)) return set;
   data::JsonText json("text", {}, kLineFix);

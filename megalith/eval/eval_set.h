@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "megalith/data/tokenizer.h"
 #include "megalith/eval/windows.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::eval {
 
@@ -45,18 +45,18 @@ struct EvalSet {
 /// The paper's protocol on a WikiText file with <unk>: the stripped text is detokenised and tokenised as a whole, and
 /// scored by sliding windows. Counts: original_words (T_o), tokens (T), windows, targets, unknown_words, and
 /// retokenize_differences: places at which the text that is made again from the detokenised one differs.
-EvalSet wikitext_paper_set(const SourceText& source, const data::Tokenizer& tokenizer, Index window, Index stride);
+EvalSet wikitext_paper_set(const SourceText& source, const tokenizer::Tokenizer& tokenizer, Index window, Index stride);
 
 /// lm-evaluation-harness's protocol on a raw WikiText file: every document is detokenised and tokenised, has an
 /// end-of-text token in front, and is scored by disjoint windows. Counts: documents, words, bytes (of the documents
 /// before detokenisation), tokens, windows, targets.
-EvalSet wikitext_harness_set(const SourceText& source, const data::Tokenizer& tokenizer, Index window);
+EvalSet wikitext_harness_set(const SourceText& source, const tokenizer::Tokenizer& tokenizer, Index window);
 
 /// Documents one after another, each with the token that ends a document behind it, as one text by sliding windows. Of
 /// a document only its ids are kept, 4 bytes each. Throws IoError where the system has less memory for them.
 class LossText {
  public:
-  explicit LossText(const data::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit LossText(const tokenizer::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
   void add(std::string_view document);
   /// The same for a document of which the ids come, in pieces.
   void add_ids(std::span<const std::int32_t> ids);
@@ -65,17 +65,17 @@ class LossText {
   EvalSet finish(std::string_view file, Index window, Index stride);
 
  private:
-  const data::Tokenizer& tokenizer_;
+  const tokenizer::Tokenizer& tokenizer_;
   std::vector<std::int32_t> ids_, some_;
   Index documents_ = 0, bytes_ = 0;
 };
-EvalSet loss_set(const std::vector<SourceText>& documents, const data::Tokenizer& tokenizer, Index window,
+EvalSet loss_set(const std::vector<SourceText>& documents, const tokenizer::Tokenizer& tokenizer, Index window,
                  Index stride);
 
 /// LAMBADA: of each line of JSON the text's last word, delimited by white space, is the target. The text before it,
 /// stripped, and a space with the word are tokenised apart. A passage longer than window + 1 tokens loses its
 /// beginning. Counts: examples, context_tokens, target_tokens, passages_cut, and targets_of_N for every number N of
 /// target tokens that occurs. Source: Paperno et al. 2016, arXiv:1606.06031.
-EvalSet lambada_set(const SourceText& lines, const data::Tokenizer& tokenizer, Index window);
+EvalSet lambada_set(const SourceText& lines, const tokenizer::Tokenizer& tokenizer, Index window);
 
 }  // namespace megalith::eval

@@ -30,7 +30,7 @@ std::vector<checkpoint::ShardReport> write_vocabulary(io::Fs& fs, const io::Path
                                                       const DataIdentity& identity) {
   std::vector<checkpoint::ShardReport> reports;
   if (identity.vocabulary == nullptr) return reports;
-  for (const data::VocabularyFile& file : *identity.vocabulary)
+  for (const tokenizer::VocabularyFile& file : *identity.vocabulary)
     reports.push_back(checkpoint::write_plain_file(fs, staging, file.name, file.text));
   return reports;
 }

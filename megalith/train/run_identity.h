@@ -5,8 +5,8 @@
 
 #include "megalith/checkpoint/manifest.h"
 #include "megalith/config/run_plan.h"
-#include "megalith/data/vocabulary_files.h"
 #include "megalith/io/fs.h"
+#include "megalith/tokenizer/vocabulary_files.h"
 
 namespace megalith::train {
 
@@ -14,8 +14,8 @@ namespace megalith::train {
 /// any value is accepted.
 struct DataIdentity {
   std::uint64_t tokenizer = 0, corpus = 0;
-  data::VocabularyFiles vocabulary = nullptr;  ///< which every checkpoint holds, if the tokenizer has files
-  std::string unicode = {};                    ///< Tokenizer::unicode_version(): a different one causes a warning
+  tokenizer::VocabularyFiles vocabulary = nullptr;  ///< which every checkpoint holds, if the tokenizer has files
+  std::string unicode = {};                         ///< Tokenizer::unicode_version(): a different one causes a warning
 };
 
 /// Names among a manifest's texts and integers.

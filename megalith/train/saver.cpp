@@ -192,7 +192,7 @@ std::uint64_t Saver::bytes_of_plain_files() const {
   std::uint64_t bytes = 2 * config::to_toml(plan_.as_config()).size() + kRestOfManifest + kRestOfFile;
   if (!engine_.gemm_table().empty()) bytes += 2 * ops::gemm_table_text(engine_.gemm_table()).size();
   if (identity_.vocabulary == nullptr) return bytes;
-  for (const data::VocabularyFile& file : *identity_.vocabulary) bytes += file.text.size() + kRestOfFile;
+  for (const tokenizer::VocabularyFile& file : *identity_.vocabulary) bytes += file.text.size() + kRestOfFile;
   return bytes;
 }
 

@@ -428,7 +428,7 @@ class Run {
 
 }  // namespace
 
-void check_vocabulary(const config::RunPlan& plan, const data::Tokenizer& tokenizer) {
+void check_vocabulary(const config::RunPlan& plan, const tokenizer::Tokenizer& tokenizer) {
   if (tokenizer.vocab_size() <= plan.model.vocab_size) return;
   throw ConfigError(str("model.vocab_size = ", plan.model.vocab_size, ": must be at least ", tokenizer.vocab_size(),
                         ", the vocabulary of data.tokenizer = ", tokenizer.name()));

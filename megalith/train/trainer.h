@@ -38,7 +38,7 @@ enum class Outcome : std::uint8_t { finished, stopped };  ///< stopped: on reque
 Outcome train(comm::World& world, const TrainInputs& inputs, io::Fs& fs);
 
 /// Throws ConfigError unless the model has an id for every token of the vocabulary.
-void check_vocabulary(const config::RunPlan& plan, const data::Tokenizer& tokenizer);
+void check_vocabulary(const config::RunPlan& plan, const tokenizer::Tokenizer& tokenizer);
 
 /// The error of a run that must resume and has no checkpoint.
 CheckpointError nothing_to_resume(const io::Path& folder);

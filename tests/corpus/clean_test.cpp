@@ -127,7 +127,7 @@ TEST_F(Clean, JoinsLinesInTheTextMemberOnly) {
 }
 
 TEST_F(Clean, CountsTokensUpToTheLimit) {
-  options_.tokenizer = data::make_tokenizer("byte", "", *io::posix_fs());
+  options_.tokenizer = tokenizer::make_tokenizer("byte", "", *io::posix_fs());
   options_.min_tokens = 128;
   std::string all, long_enough;
   for (int tokens = 126; tokens <= 130; ++tokens) {
@@ -184,7 +184,7 @@ TEST_F(Clean, RemovesTheArticlesOfAWikiTextFile) {
 }
 
 TEST_F(Clean, StepsComeInOrder) {
-  options_.tokenizer = data::make_tokenizer("byte", "", *io::posix_fs());
+  options_.tokenizer = tokenizer::make_tokenizer("byte", "", *io::posix_fs());
   options_.min_tokens = 4;
   options_.lines = CleanOptions::Lines::joined;
   options_.titles.add_list(*io::posix_fs(), file("titles", "a\n"));

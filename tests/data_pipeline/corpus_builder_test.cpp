@@ -5,12 +5,12 @@
 
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
-#include "megalith/data/bpe_vocabulary.h"
+#include "megalith/tokenizer/bpe_vocabulary.h"
 
-#include "tests/data_pipeline/tokenizers.h"
 #include "tests/io/temp_dir.h"
 #include "tests/support/compressed.h"
 #include "tests/support/random_text.h"
+#include "tests/tokenizer/tokenizers.h"
 
 namespace megalith::data {
 namespace {
@@ -35,7 +35,7 @@ class CorpusBuilder : public ::testing::Test {
     write_all(dir_ / name, contents);
     return dir_ / name;
   }
-  std::vector<Ids> documents(const std::vector<io::Path>& files, const Tokenizer& tokenizer) {
+  std::vector<Ids> documents(const std::vector<io::Path>& files, const tokenizer::Tokenizer& tokenizer) {
     Documents sink;
     counts_ = tokenize_corpus(*io::posix_fs(), files, tokenizer, options_, sink);
     EXPECT_TRUE(sink.open.empty());
@@ -43,9 +43,10 @@ class CorpusBuilder : public ::testing::Test {
     return sink.ended;
   }
   /// The bytes, some merges, and tokens that a text gets wherever it holds them; cut by these patterns.
-  std::shared_ptr<const Tokenizer> bpe_cut_by(const std::vector<std::string>& patterns, bool compose) {
+  std::shared_ptr<const tokenizer::Tokenizer> bpe_cut_by(const std::vector<std::string>& patterns, bool compose) {
     nlohmann::json vocabulary;
-    for (int byte = 0; byte < 256; ++byte) vocabulary[byte_spelling(static_cast<unsigned char>(byte))] = byte;
+    for (int byte = 0; byte < 256; ++byte)
+      vocabulary[tokenizer::byte_spelling(static_cast<unsigned char>(byte))] = byte;
     nlohmann::json merges = nlohmann::json::array();
     for (const auto& [left, right] :
          {std::pair{"T", "h"}, {"Th", "e"}, {"i", "n"}, {"in", "g"}, {"\u0120", "a"}, {"\u0120", "\u0120"}}) {
@@ -73,10 +74,10 @@ class CorpusBuilder : public ::testing::Test {
                            {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", merges}}}};
     if (compose) json["normalizer"] = {{"type", "NFC"}};
     write_all(dir_ / "tokenizer.json", json.dump());
-    return make_tokenizer("bpe", dir_.path(), *io::posix_fs());
+    return tokenizer::make_tokenizer("bpe", dir_.path(), *io::posix_fs());
   }
   /// The error without the folder's name.
-  std::string error(const std::vector<io::Path>& files, const Tokenizer& tokenizer) {
+  std::string error(const std::vector<io::Path>& files, const tokenizer::Tokenizer& tokenizer) {
     std::string text = error_of<InputError>([&] { documents(files, tokenizer); });
     const std::string folder = dir_.path().string() + "/";
     for (std::size_t at; (at = text.find(folder)) != std::string::npos;) text.erase(at, folder.size());
@@ -89,7 +90,7 @@ class CorpusBuilder : public ::testing::Test {
   std::size_t most_at_a_time_ = 0;
 };
 
-Ids byte_ids(std::string_view text) { return bytes()->encode(text); }
+Ids byte_ids(std::string_view text) { return tokenizer::bytes()->encode(text); }
 
 Ids with_end(Ids ids) {
   ids.push_back(0);
@@ -97,7 +98,7 @@ Ids with_end(Ids ids) {
 }
 
 TEST_F(CorpusBuilder, TextIsOneDocumentAFile) {
-  EXPECT_EQ(documents({file("a.txt", "one\n"), file("empty.txt", ""), file("b", "two")}, *bytes()),
+  EXPECT_EQ(documents({file("a.txt", "one\n"), file("empty.txt", ""), file("b", "two")}, *tokenizer::bytes()),
             (std::vector<Ids>{with_end(byte_ids("one\n")), with_end(byte_ids("two"))}));
   EXPECT_EQ(counts_.documents, 2);
   EXPECT_EQ(counts_.tokens, 9);
@@ -119,7 +120,7 @@ TEST_F(CorpusBuilder, SentencesAreSequences) {
     options_.threads = block == 100 ? 3 : 1;
     const io::Path prefix = dir_ / str("out", block);
     IndexedDatasetBuilder builder(*fs, prefix, {.vocab_size = 256});
-    const CorpusCounts counts = build_corpus(*fs, {lines, whole}, *bytes(), options_, builder);
+    const CorpusCounts counts = build_corpus(*fs, {lines, whole}, *tokenizer::bytes(), options_, builder);
     EXPECT_EQ(counts.documents, 3);
     EXPECT_EQ(counts.empty_documents, 1);
     EXPECT_EQ(counts.sequences, 2 + 1 + 4 + 500);
@@ -146,7 +147,7 @@ TEST_F(CorpusBuilder, SeparatorLinesDivideText) {
   const auto a = file("a.txt", "<|end|>\none\n<|end|>\r\ntwo <|end|>\nmore\n<|end|>\n<|end|>\nthree <|end|>x\n<|end|>");
   for (const Index block : {1, 3, 1000}) {
     options_.reading.block_bytes = block;
-    EXPECT_EQ(documents({a}, *bytes()),
+    EXPECT_EQ(documents({a}, *tokenizer::bytes()),
               (std::vector<Ids>{with_end(byte_ids("one\n")), with_end(byte_ids("two <|end|>\nmore\n")),
                                 with_end(byte_ids("three <|end|>x\n"))}))
         << block;
@@ -170,8 +171,8 @@ TEST_F(CorpusBuilder, SeparatorsAreFoundAcrossWindows) {
   const auto plain = file("a.txt", text), packed = file("a.txt.zst", support::zstd(text));
   for (const Index block : {1000, 100000, 1 << 20, 1 << 22}) {
     options_.reading.block_bytes = block;
-    EXPECT_TRUE(documents({plain}, *bytes()) == want) << block;
-    EXPECT_TRUE(documents({packed}, *bytes()) == want) << block;
+    EXPECT_TRUE(documents({plain}, *tokenizer::bytes()) == want) << block;
+    EXPECT_TRUE(documents({packed}, *tokenizer::bytes()) == want) << block;
     EXPECT_EQ(counts_.bytes, counts_.total_bytes);
   }
 }
@@ -180,14 +181,15 @@ TEST_F(CorpusBuilder, CompressedFilesGiveWhatPlainOnesGive) {
   const std::string text = support::any_text(3, 100000);
   std::string lines;
   for (int i = 0; i < 3000; ++i) lines += str("{\"text\": \"line ", i, "\"}\n");
-  const std::vector<Ids> want_text = documents({file("a.txt", text)}, *gpt2()),
-                         want_lines = documents({file("a.jsonl", lines)}, *gpt2());
-  EXPECT_EQ(documents({file("b.txt.gz", support::gzip(text))}, *gpt2()), want_text);
-  EXPECT_EQ(documents({file("b.txt.xz", support::xz(text))}, *gpt2()), want_text);
-  EXPECT_EQ(documents({file("b.jsonl.zst", support::zstd(lines))}, *gpt2()), want_lines);
-  EXPECT_EQ(documents({file("b.ndjson.gz", support::gzip(lines))}, *gpt2()), want_lines);
-  EXPECT_NE(error({file("c.jsonl.gz", support::gzip(lines).substr(0, 3000))}, *gpt2()).find("the file is cut"),
-            std::string::npos);
+  const std::vector<Ids> want_text = documents({file("a.txt", text)}, *tokenizer::gpt2()),
+                         want_lines = documents({file("a.jsonl", lines)}, *tokenizer::gpt2());
+  EXPECT_EQ(documents({file("b.txt.gz", support::gzip(text))}, *tokenizer::gpt2()), want_text);
+  EXPECT_EQ(documents({file("b.txt.xz", support::xz(text))}, *tokenizer::gpt2()), want_text);
+  EXPECT_EQ(documents({file("b.jsonl.zst", support::zstd(lines))}, *tokenizer::gpt2()), want_lines);
+  EXPECT_EQ(documents({file("b.ndjson.gz", support::gzip(lines))}, *tokenizer::gpt2()), want_lines);
+  EXPECT_NE(
+      error({file("c.jsonl.gz", support::gzip(lines).substr(0, 3000))}, *tokenizer::gpt2()).find("the file is cut"),
+      std::string::npos);
 }
 
 TEST_F(CorpusBuilder, JsonLines) {
@@ -195,60 +197,62 @@ TEST_F(CorpusBuilder, JsonLines) {
   const auto a = file("a.jsonl",
                       "{\"text\": \"one\", \"n\": [1, {\"text\": 2}]}\n\n  \r\n{\"m\":{\"text\":\"x\"},\"text\":\"\"}\n"
                       "{\"text\": \"caf\\u00e9 \\ud83d\\ude00\"}\r\n{\"text\":\"no line end\"}");
-  EXPECT_EQ(documents({a}, *bytes()),
+  EXPECT_EQ(documents({a}, *tokenizer::bytes()),
             (std::vector<Ids>{byte_ids("one"), byte_ids("caf\u00e9 \U0001F600"), byte_ids("no line end")}));
   EXPECT_EQ(counts_.empty_documents, 1);
   options_.key = "m";
-  EXPECT_EQ(documents({file("b.json", "{\"m\": \"x\"}")}, *bytes()).front(), byte_ids("{\"m\": \"x\"}"))
+  EXPECT_EQ(documents({file("b.json", "{\"m\": \"x\"}")}, *tokenizer::bytes()).front(), byte_ids("{\"m\": \"x\"}"))
       << "by name: text";
   options_.reading.format = CorpusFormat::json_lines;
-  EXPECT_EQ(documents({dir_ / "b.json"}, *bytes()).front(), byte_ids("x"));
+  EXPECT_EQ(documents({dir_ / "b.json"}, *tokenizer::bytes()).front(), byte_ids("x"));
 }
 
 TEST_F(CorpusBuilder, JsonErrorsNameFileAndLine) {
   const std::string good = "{\"text\": \"fine\"}\n";
   EXPECT_EQ(
-      error({file("a.jsonl", good + "{\"text\": \"cut")}, *bytes()),
+      error({file("a.jsonl", good + "{\"text\": \"cut")}, *tokenizer::bytes()),
       "[a.jsonl] line 2, column 13, not valid JSON: syntax error while parsing value - invalid string: missing closing "
       "quote; last "
       "read: '\"cut'");
-  EXPECT_EQ(error({file("a.jsonl", good + good + "{\"txt\": \"x\"}\n")}, *bytes()),
+  EXPECT_EQ(error({file("a.jsonl", good + good + "{\"txt\": \"x\"}\n")}, *tokenizer::bytes()),
             "[a.jsonl] line 3, key \"text\": is missing; did you mean txt? --key, or data.key of a recipe, names the "
             "one that holds the text");
-  EXPECT_EQ(error({file("a.jsonl", "{\"text\": 1}\n")}, *bytes()), "[a.jsonl] line 1, key \"text\": must be a string");
-  EXPECT_EQ(error({file("a.jsonl", "{\"text\": [\"a\"]}\n")}, *bytes()),
+  EXPECT_EQ(error({file("a.jsonl", "{\"text\": 1}\n")}, *tokenizer::bytes()),
             "[a.jsonl] line 1, key \"text\": must be a string");
-  EXPECT_EQ(error({file("a.jsonl", "{\"text\": \"a\", \"text\": \"b\"}\n")}, *bytes()),
+  EXPECT_EQ(error({file("a.jsonl", "{\"text\": [\"a\"]}\n")}, *tokenizer::bytes()),
+            "[a.jsonl] line 1, key \"text\": must be a string");
+  EXPECT_EQ(error({file("a.jsonl", "{\"text\": \"a\", \"text\": \"b\"}\n")}, *tokenizer::bytes()),
             "[a.jsonl] line 1, column 20, key \"text\" is there twice");
-  EXPECT_EQ(error({file("a.jsonl", "\"text\"\n")}, *bytes()),
+  EXPECT_EQ(error({file("a.jsonl", "\"text\"\n")}, *tokenizer::bytes()),
             "[a.jsonl] line 1, JSON value: must be an object, {\"key\": ...}");
-  EXPECT_EQ(error({file("a.jsonl", good + std::string("{\"text\": \"a\"}\0\n", 15))}, *bytes()),
+  EXPECT_EQ(error({file("a.jsonl", good + std::string("{\"text\": \"a\"}\0\n", 15))}, *tokenizer::bytes()),
             "[a.jsonl] line 2, column 14, not valid JSON: a zero byte");
-  EXPECT_NE(error({file("a.jsonl", "{\"text\": \"a\"} {}\n")}, *bytes()).find("line 1, column 15, not valid JSON"),
-            std::string::npos);
-  EXPECT_EQ(error({file("a.jsonl", "{\"deep\": " + std::string(100'000, '['))}, *bytes()),
+  EXPECT_NE(
+      error({file("a.jsonl", "{\"text\": \"a\"} {}\n")}, *tokenizer::bytes()).find("line 1, column 15, not valid JSON"),
+      std::string::npos);
+  EXPECT_EQ(error({file("a.jsonl", "{\"deep\": " + std::string(100'000, '['))}, *tokenizer::bytes()),
             "[a.jsonl] line 1, column 73, nested deeper than 64");
-  EXPECT_EQ(error({file("a.jsonl", "{\"text\": \"\\u0000\"}\n")}, *bytes()),
+  EXPECT_EQ(error({file("a.jsonl", "{\"text\": \"\\u0000\"}\n")}, *tokenizer::bytes()),
             "[a.jsonl] line 1, byte 0 of the text is token 0, which ends a document: remove it, or append no end of "
             "document");
 }
 
 TEST_F(CorpusBuilder, TextErrorsNameTheByte) {
   options_.reading.block_bytes = 4;
-  EXPECT_EQ(error({file("a.txt", "good good good \xFF")}, *gpt2()), "[a.txt] byte 15 must be UTF-8");
-  EXPECT_EQ(error({file("a.txt", std::string("good good\0", 10))}, *bytes()),
+  EXPECT_EQ(error({file("a.txt", "good good good \xFF")}, *tokenizer::gpt2()), "[a.txt] byte 15 must be UTF-8");
+  EXPECT_EQ(error({file("a.txt", std::string("good good\0", 10))}, *tokenizer::bytes()),
             "[a.txt] byte 9 is token 0, which ends a document: remove it, or append no end of document");
-  EXPECT_EQ(error({dir_ / "b.txt"}, *bytes()), "[input] b.txt: there is no such file; did you mean a.txt?");
-  EXPECT_EQ(error({dir_ / "no/b.txt"}, *bytes()), "[input] no/b.txt: there is no folder no");
+  EXPECT_EQ(error({dir_ / "b.txt"}, *tokenizer::bytes()), "[input] b.txt: there is no such file; did you mean a.txt?");
+  EXPECT_EQ(error({dir_ / "no/b.txt"}, *tokenizer::bytes()), "[input] no/b.txt: there is no folder no");
   options_.end_of_document = EndOfDocument::omit;
-  EXPECT_EQ(documents({dir_ / "a.txt"}, *bytes()).front().size(), 10u);
+  EXPECT_EQ(documents({dir_ / "a.txt"}, *tokenizer::bytes()).front().size(), 10u);
 }
 
 TEST_F(CorpusBuilder, NothingToBuildIsAnError) {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   const auto build = [&](const std::vector<io::Path>& inputs) {
     IndexedDatasetBuilder builder(*fs, dir_ / "none", {.vocab_size = 256});
-    build_corpus(*fs, inputs, *bytes(), options_, builder);
+    build_corpus(*fs, inputs, *tokenizer::bytes(), options_, builder);
   };
   EXPECT_EQ(error_of<InputError>([&] { build({file("a.jsonl", "\n\n{\"text\": \"\"}\n")}); }),
             "[input] no text in 15 bytes of 1 file: nothing was built");
@@ -262,9 +266,9 @@ TEST_F(CorpusBuilder, NothingToBuildIsAnError) {
 TEST_F(CorpusBuilder, InvalidUtf8CanBeReplaced) {
   options_.invalid_utf8 = InvalidUtf8::replace;
   options_.end_of_document = EndOfDocument::omit;
-  const Ids want = gpt2()->encode("good \uFFFD text");
-  EXPECT_EQ(documents({file("a.txt", "good \xFF text")}, *gpt2()).front(), want);
-  EXPECT_EQ(documents({file("a.jsonl", "{\"text\": \"good \xFF text\"}")}, *gpt2()).front(), want);
+  const Ids want = tokenizer::gpt2()->encode("good \uFFFD text");
+  EXPECT_EQ(documents({file("a.txt", "good \xFF text")}, *tokenizer::gpt2()).front(), want);
+  EXPECT_EQ(documents({file("a.jsonl", "{\"text\": \"good \xFF text\"}")}, *tokenizer::gpt2()).front(), want);
 }
 
 TEST_F(CorpusBuilder, ReplacingDoesNotDependOnTheBlocks) {
@@ -274,7 +278,7 @@ TEST_F(CorpusBuilder, ReplacingDoesNotDependOnTheBlocks) {
   for (const std::size_t place : {0, 77, 400}) text[place] = '\xFF';
   options_.reading.block_bytes = 1 << 20;
   const auto a = file("a.txt", text);
-  for (const auto& tokenizer : {gpt2(), bytes()}) {
+  for (const auto& tokenizer : {tokenizer::gpt2(), tokenizer::bytes()}) {
     const std::vector<Ids> whole = documents({a}, *tokenizer);
     options_.reading.block_bytes = 1;
     EXPECT_EQ(documents({a}, *tokenizer), whole) << tokenizer->name();
@@ -291,9 +295,9 @@ TEST_F(CorpusBuilder, ALineOfTextIsAsLongAsAllowed) {
       for (const std::string& behind : {std::string(), std::string("\n"), "\nb\n" + std::string(2 << 20, '\n')}) {
         const auto a = file("a.txt", front + line + behind);
         options_.reading.max_line_bytes = 1000;
-        EXPECT_EQ(error({a}, *bytes()), "") << block << " " << before;
+        EXPECT_EQ(error({a}, *tokenizer::bytes()), "") << block << " " << before;
         options_.reading.max_line_bytes = 999;
-        EXPECT_EQ(error({a}, *bytes()),
+        EXPECT_EQ(error({a}, *tokenizer::bytes()),
                   str("[a.txt] the line that begins at byte ", before,
                       " has over 999 bytes, the most that a line may have; --max-line, or data.max_line of a recipe, "
                       "raises that"))
@@ -306,12 +310,13 @@ TEST_F(CorpusBuilder, AStretchThatCannotBeCutIsAsLongAsAllowed) {
   // Line ends between two words are one piece of GPT-2's pattern, and none of the lines is long.
   options_.reading.block_bytes = 1000;
   const auto a = file("a.txt", "one" + std::string(5 << 20, '\n') + "two");
-  EXPECT_EQ(error({a}, *gpt2()), "");
+  EXPECT_EQ(error({a}, *tokenizer::gpt2()), "");
   options_.reading.max_line_bytes = 2 << 20;
   const std::string cannot =
       " bytes of the text, the most that it may take at once; --max-line, or data.max_line of "
       "a recipe, raises that";
-  EXPECT_EQ(error({a}, *gpt2()), str("[a.txt] byte 1000: the tokenizer cannot cut the next ", 2 << 20, cannot));
+  EXPECT_EQ(error({a}, *tokenizer::gpt2()),
+            str("[a.txt] byte 1000: the tokenizer cannot cut the next ", 2 << 20, cannot));
   const auto own = bpe_cut_by({R"(\w+|\s+)"}, false);
   ASSERT_NE(own->make_cutter(), nullptr);
   const std::string text = error({a}, *own);
@@ -385,11 +390,11 @@ TEST_F(CorpusBuilder, SameFilesForAnyNumberOfThreadsAndAnyBlock) {
   for (std::uint64_t i = 0; i < 200; ++i) {
     const std::string text = support::tricky_text(i, 1 + 37 * (i % 13));
     json += nlohmann::json{{"text", text}}.dump() + "\n";
-    want.push_back(gpt2()->encode(text));
+    want.push_back(tokenizer::gpt2()->encode(text));
     want.back().push_back(50256);
   }
   const std::string prose = support::tricky_text(1000, 20000);
-  want.push_back(gpt2()->encode(prose));
+  want.push_back(tokenizer::gpt2()->encode(prose));
   want.back().push_back(50256);
   const std::vector<io::Path> files = {file("a.jsonl", json), file("b.txt", prose)};
 
@@ -399,10 +404,10 @@ TEST_F(CorpusBuilder, SameFilesForAnyNumberOfThreadsAndAnyBlock) {
     for (const Index block : {1, 100, 1 << 20}) {
       options_.threads = threads;
       options_.reading.block_bytes = block;
-      ASSERT_EQ(documents(files, *gpt2()), want) << threads << " threads, blocks of " << block;
+      ASSERT_EQ(documents(files, *tokenizer::gpt2()), want) << threads << " threads, blocks of " << block;
       const io::Path prefix = dir_ / str("out-", threads, "-", block);
-      IndexedDatasetBuilder builder(*fs, prefix, {.vocab_size = gpt2()->vocab_size()});
-      build_corpus(*fs, files, *gpt2(), options_, builder);
+      IndexedDatasetBuilder builder(*fs, prefix, {.vocab_size = tokenizer::gpt2()->vocab_size()});
+      build_corpus(*fs, files, *tokenizer::gpt2(), options_, builder);
       if (first.empty()) first = read_pair(prefix);
       EXPECT_EQ(read_pair(prefix), first);
     }
@@ -416,7 +421,7 @@ TEST_F(CorpusBuilder, TheFirstErrorWinsForAnyNumberOfThreads) {
   options_.reading.block_bytes = 64;
   for (int round = 0; round < 20; ++round) {
     options_.threads = 1 + round % 5;
-    const std::string text = error({a}, *gpt2());
+    const std::string text = error({a}, *tokenizer::gpt2());
     ASSERT_TRUE(text.starts_with("[a.jsonl] line 100, column ")) << text;
   }
 }
@@ -428,7 +433,7 @@ TEST_F(CorpusBuilder, AFailedBuildLeavesNothing) {
   EXPECT_THROW(
       {
         IndexedDatasetBuilder builder(*fs, dir_ / "out", {.vocab_size = 256});
-        build_corpus(*fs, {a}, *bytes(), options_, builder);
+        build_corpus(*fs, {a}, *tokenizer::bytes(), options_, builder);
       },
       InputError);
   EXPECT_EQ(fs->list(dir_.path()), std::vector<std::string>{"a.jsonl"});
@@ -438,7 +443,7 @@ TEST_F(CorpusBuilder, ProgressReachesTheEnd) {
   std::vector<Index> done;
   options_.reading.block_bytes = 10;
   options_.progress = [&](const CorpusCounts& counts) { done.push_back(counts.bytes); };
-  documents({file("a.txt", std::string(95, 'x'))}, *bytes());
+  documents({file("a.txt", std::string(95, 'x'))}, *tokenizer::bytes());
   ASSERT_EQ(done.size(), 10u);
   EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
   EXPECT_EQ(done.back(), 95);

@@ -6,9 +6,9 @@
 #include "megalith/base/str.h"
 #include "megalith/data/corpus_builder.h"
 
-#include "tests/data_pipeline/tokenizers.h"
 #include "tests/io/temp_dir.h"
 #include "tests/test_data.h"
+#include "tests/tokenizer/tokenizers.h"
 
 namespace megalith::data {
 namespace {
@@ -38,18 +38,18 @@ class OpenCorpus : public testing::Test {
     write_all(dir_ / "b.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
     const CorpusOptions options;
     IndexedDatasetBuilder builder(*fs_, dir_ / "tokens", {.vocab_size = 256});
-    build_corpus(*fs_, {dir_ / "b.jsonl"}, *bytes(), options, builder);
+    build_corpus(*fs_, {dir_ / "b.jsonl"}, *tokenizer::bytes(), options, builder);
   }
   std::string path(const std::string& name) const { return (dir_ / name).string(); }
   TokenSourcePtr open(const std::vector<std::string>& names) const {
     std::vector<std::string> paths;
     for (const std::string& name : names) paths.push_back(path(name));
-    return open_corpus(*fs_, paths, *bytes(), "data.train");
+    return open_corpus(*fs_, paths, *tokenizer::bytes(), "data.train");
   }
   std::string text(const TokenSource& source) const {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(source.num_tokens()));
     source.copy(0, ids);
-    return bytes()->decode(ids);
+    return tokenizer::bytes()->decode(ids);
   }
   std::string error(const std::string& name) const {
     return error_of<InputError>([&] { open({name}); });
@@ -71,7 +71,7 @@ TEST_F(OpenCorpus, TakesTheTextOfAnotherKey) {
   write_all(dir_ / "c.jsonl", "{\"text\": \"no\", \"body\": \"yes\"}\n");
   const auto open_with = [&](const std::string& key) {
     return open_data(*fs_, {.tokenizer = "byte", .train = {path("c.jsonl")}, .valid = {path("c.jsonl")}, .key = key},
-                     *bytes(), 1);
+                     *tokenizer::bytes(), 1);
   };
   EXPECT_EQ(text(open_with("body").train.corpora()[0].samples.source()), std::string("yes\0", 4));
   EXPECT_EQ(text(open_with("body").valid->source()), std::string("yes\0", 4));
@@ -92,7 +92,8 @@ TEST_F(OpenCorpus, TakesTheTextOfAnotherKey) {
 TEST_F(OpenCorpus, TakesTheColumnOfAParquetFile) {
   const std::string parquet = (io::Path(MEGALITH_TEST_DATA) / "parquet" / "zstd_v2.parquet").string();
   const auto tokens_of = [&](const std::string& key) {
-    return open_data(*fs_, {.tokenizer = "byte", .train = {parquet}, .key = key}, *bytes(), 1).train.num_tokens();
+    return open_data(*fs_, {.tokenizer = "byte", .train = {parquet}, .key = key}, *tokenizer::bytes(), 1)
+        .train.num_tokens();
   };
   EXPECT_GT(tokens_of("text"), 86);
   EXPECT_NE(error_of<InputError>([&] { tokens_of("txt"); }).find("has no column \"txt\"; did you mean text?"),
@@ -104,12 +105,12 @@ TEST_F(OpenCorpus, TakesTheColumnOfAParquetFile) {
 }
 
 TEST_F(OpenCorpus, KeepsTheLineLimitOfTheRecipe) {
-  write_all(dir_ / "c.txt", std::string(20, 'a') + "\n");
+  write_all(dir_ / "c.txt", "aaaaaaaaaaaaaaaaaaaa\n");
   write_all(dir_ / "c.jsonl", "{\"text\": \"" + std::string(20, 'a') + "\"}\n");
   const auto error_with = [&](const std::string& train, const std::string& valid, Index max_line) {
     return error_of<InputError>([&] {
       open_data(*fs_, {.tokenizer = "byte", .train = {path(train)}, .valid = {path(valid)}, .max_line = max_line},
-                *bytes(), 1);
+                *tokenizer::bytes(), 1);
     });
   };
   for (const auto& [train, valid] : {std::pair{"c.txt", "b.jsonl"}, {"c.jsonl", "b.jsonl"}, {"b.jsonl", "c.txt"}}) {
@@ -132,7 +133,7 @@ TEST_F(OpenCorpus, TakesFoldersAndPatterns) {
 }
 
 TEST_F(OpenCorpus, FoldersAreNamedWithTheirFiles) {
-  const auto opened = [&](const DataConfig& config) { return open_data(*fs_, config, *bytes(), 1).notes; };
+  const auto opened = [&](const DataConfig& config) { return open_data(*fs_, config, *tokenizer::bytes(), 1).notes; };
   const std::string folder = dir_.path().string();
   DataConfig config{.tokenizer = "byte", .train = {folder}};
   EXPECT_EQ(opened(config).folders,
@@ -177,7 +178,7 @@ TEST_F(OpenCorpus, OpensTrainAndValid) {
                       .train = {path("tokens")},
                       .valid = std::move(valid),
                       .split = std::move(split)},
-                     *bytes(), 1);
+                     *tokenizer::bytes(), 1);
   };
   EXPECT_EQ(with({}, "").train.count(), 7);
   EXPECT_FALSE(with({}, "").valid.has_value());

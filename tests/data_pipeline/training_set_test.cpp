@@ -8,8 +8,8 @@
 #include "megalith/base/str.h"
 #include "megalith/data/data_config.h"
 
-#include "tests/data_pipeline/tokenizers.h"
 #include "tests/io/temp_dir.h"
+#include "tests/tokenizer/tokenizers.h"
 
 namespace megalith::data {
 namespace {
@@ -96,7 +96,7 @@ class WeightedData : public ::testing::Test {
   DataSets open(std::vector<std::string> train, std::vector<std::string> valid = {}, std::string split = "") const {
     DataConfig config{
         .tokenizer = "byte", .train = std::move(train), .valid = std::move(valid), .split = std::move(split)};
-    return open_data(*io::posix_fs(), config, *bytes(), 10);
+    return open_data(*io::posix_fs(), config, *tokenizer::bytes(), 10);
   }
   std::string error(std::vector<std::string> train, std::vector<std::string> valid = {}, std::string split = "") const {
     return error_of<ConfigError>([&] { open(std::move(train), std::move(valid), std::move(split)); });

@@ -12,17 +12,17 @@
 #include "megalith/eval/figures.h"
 #include "megalith/io/checksum.h"
 
-#include "tests/data_pipeline/tokenizers.h"
 #include "tests/test_data.h"
+#include "tests/tokenizer/tokenizers.h"
 
 namespace megalith::eval {
 namespace {
 
-using data::bytes;
-using data::gpt2;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using tokenizer::bytes;
+using tokenizer::gpt2;
 
 using Counts = std::vector<std::pair<std::string, Index>>;
 

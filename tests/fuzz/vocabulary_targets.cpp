@@ -2,12 +2,12 @@
 #include <map>
 
 #include "megalith/base/utf8.h"
-#include "megalith/data/bert_text.h"
-#include "megalith/data/byte_level_bpe.h"
-#include "megalith/data/piece_stream.h"
-#include "megalith/data/pre_tokenizer.h"
-#include "megalith/data/tokenizer.h"
-#include "megalith/data/wordpiece.h"
+#include "megalith/tokenizer/bert_text.h"
+#include "megalith/tokenizer/byte_level_bpe.h"
+#include "megalith/tokenizer/piece_stream.h"
+#include "megalith/tokenizer/pre_tokenizer.h"
+#include "megalith/tokenizer/tokenizer.h"
+#include "megalith/tokenizer/wordpiece.h"
 
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/one_file.h"
@@ -26,12 +26,12 @@ Parts parts_of(std::string_view input) {
 std::string seed(std::string_view file, std::string_view text) { return std::string(file) + '\0' + std::string(text); }
 
 /// The longest piece that fits, again and again, from a map of all tokens.
-std::vector<std::int32_t> plain_wordpiece(const data::Tokenizer& tokenizer, const std::vector<std::string>& tokens,
+std::vector<std::int32_t> plain_wordpiece(const tokenizer::Tokenizer& tokenizer, const std::vector<std::string>& tokens,
                                           std::string_view text) {
   std::map<std::string, std::int32_t, std::less<>> ids;
   for (std::size_t i = 0; i < tokens.size(); ++i) ids.emplace(tokens[i], static_cast<std::int32_t>(i));
-  const std::int32_t unknown = *tokenizer.special(data::Special::unk);
-  data::BertText words(data::BertTextOptions{});
+  const std::int32_t unknown = *tokenizer.special(tokenizer::Special::unk);
+  tokenizer::BertText words(tokenizer::BertTextOptions{});
   std::vector<std::int32_t> all;
   words.words(text, [&](std::string_view word) {
     std::vector<std::int32_t> pieces;
@@ -69,7 +69,7 @@ const std::string& byte_tokens() {
   static const std::string text = [] {
     std::string tokens;
     for (unsigned byte = 0; byte < 256; ++byte) {
-      const std::string spelt = data::byte_spelling(static_cast<unsigned char>(byte));
+      const std::string spelt = tokenizer::byte_spelling(static_cast<unsigned char>(byte));
       tokens += (byte == 0 ? "\"" : ", \"") + std::string(spelt == "\"" || spelt == "\\" ? "\\" : "") + spelt +
                 "\": " + std::to_string(byte);
     }
@@ -85,13 +85,13 @@ bool read_wordpiece(std::string_view input) {
   const io::Path path = "/folder/vocab.txt";
   OneFile fs(path, file);
   try {
-    const auto tokenizer = data::load_wordpiece(fs, "bert-uncased", path.parent_path());
-    const std::vector<std::string> tokens = data::read_vocab_txt(fs, path);
+    const auto tokenizer = tokenizer::load_wordpiece(fs, "bert-uncased", path.parent_path());
+    const std::vector<std::string> tokens = tokenizer::read_vocab_txt(fs, path);
     if (static_cast<std::size_t>(tokenizer->vocab_size()) != tokens.size()) throw BrokenPromise("tokens are missing");
     if (!is_utf8(text)) {
       try {
         (void)tokenizer->encode(text);
-      } catch (const data::EncodeError&) {
+      } catch (const tokenizer::EncodeError&) {
         return true;
       }
       throw BrokenPromise("a text that is not UTF-8 is encoded");
@@ -116,11 +116,11 @@ std::vector<std::string> wordpiece_seeds() {
 }
 
 /// Character by character, a text has the pieces that it has as a whole.
-static void check_stream(const data::PreTokenizer& pre_tokenizer, std::string_view text) {
+static void check_stream(const tokenizer::PreTokenizer& pre_tokenizer, std::string_view text) {
   std::vector<std::string> whole, streamed;
-  data::PreTokenizer::Match match(pre_tokenizer);
+  tokenizer::PreTokenizer::Match match(pre_tokenizer);
   pre_tokenizer.pieces(text, match, [&](std::string_view piece) { whole.emplace_back(piece); });
-  data::PieceStream stream(pre_tokenizer);
+  tokenizer::PieceStream stream(pre_tokenizer);
   const auto add = [&](std::string_view piece) { streamed.emplace_back(piece); };
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t size = utf8_front(rest).length;
@@ -135,8 +135,8 @@ bool read_pattern(std::string_view input) {
   const auto [pattern, text] = parts_of(input);
   if (!is_utf8(text)) return false;
   try {
-    const data::PreTokenizer pre_tokenizer({{std::string(pattern)}});
-    data::PreTokenizer::Match match(pre_tokenizer);
+    const tokenizer::PreTokenizer pre_tokenizer({{std::string(pattern)}});
+    tokenizer::PreTokenizer::Match match(pre_tokenizer);
     std::string back;
     std::size_t cuts = 0;
     const std::size_t cut = pre_tokenizer.next_cut(text, text.size() / 2);
@@ -174,7 +174,7 @@ bool read_tokenizer_json(std::string_view input) {
   const std::string file = std::string(head) + byte_tokens();
   OneFile fs(path, file);
   try {
-    const auto tokenizer = data::make_tokenizer("bpe", path.parent_path(), fs);
+    const auto tokenizer = tokenizer::make_tokenizer("bpe", path.parent_path(), fs);
     if (!is_utf8(text)) return false;
     const std::vector<std::int32_t> ids = tokenizer->encode(text);
     for (const std::int32_t id : ids)

@@ -17,8 +17,8 @@ namespace megalith {
 namespace {
 
 const train::DataIdentity kIdentity{.tokenizer = 3,
-                                    .vocabulary = std::make_shared<const std::vector<data::VocabularyFile>>(
-                                        std::vector<data::VocabularyFile>{{"vocab.json", "{}"}})};
+                                    .vocabulary = std::make_shared<const std::vector<tokenizer::VocabularyFile>>(
+                                        std::vector<tokenizer::VocabularyFile>{{"vocab.json", "{}"}})};
 
 /// 1, 2, 3, ... in each parameter.
 void count_up(const TensorSlice&, const Tensor& values) {

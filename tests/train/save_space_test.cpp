@@ -31,7 +31,7 @@ std::uint64_t bytes_on_disk(const io::Path& folder) {
 
 /// Saves the first values where `free` bytes are free; what came of it is rank 0's.
 std::string save_with(std::uint64_t free, const config::RunPlan& plan, const io::Path& folder,
-                      const data::VocabularyFiles& vocabulary) {
+                      const tokenizer::VocabularyFiles& vocabulary) {
   std::string problem;
   comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
     io::SmallDisk disk(free);
@@ -48,8 +48,8 @@ std::string save_with(std::uint64_t free, const config::RunPlan& plan, const io:
 }
 
 TEST(SaveSpace, OneAndAHalfOfASmallCheckpointIsEnoughAndLessThanOneIsNot) {
-  const auto vocabulary = std::make_shared<const std::vector<data::VocabularyFile>>(
-      std::vector<data::VocabularyFile>{{"vocab.json", std::string(70'000, ' ')}});
+  const auto vocabulary = std::make_shared<const std::vector<tokenizer::VocabularyFile>>(
+      std::vector<tokenizer::VocabularyFile>{{"vocab.json", std::string(70'000, ' ')}});
   for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.dp = 4, .sharding = Sharding::optimizer}}) {
     for (const char* precision : {"fp32", "bf16"}) {
       SCOPED_TRACE(grid.name() + " " + precision);
