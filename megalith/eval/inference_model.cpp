@@ -178,7 +178,7 @@ void InferenceModel::allocate() {
 
 void InferenceModel::warm_up() {
   const ops::AllGroupSizes all_sizes(*ex_);
-  routing_ = nn::Routing::even;  // parameters are zeros: by score every token would go to the first experts
+  moe_.routing = nn::Routing::even;  // parameters are zeros: by score every token would go to the first experts
   for (const auto& [shape, plans] : plans_) {
     const Tensor message = ex_->tensor(boundary_shape(shape), config_.dtype);
     ops::fill(*ex_, message, 0.5);
@@ -191,7 +191,7 @@ void InferenceModel::warm_up() {
     world_.wait_for(*ex_);
     ex_->release();
   }
-  routing_ = nn::Routing::by_score;
+  moe_.routing = nn::Routing::by_score;
 }
 
 void InferenceModel::fill_params(DType stored, const ReadValues& read) {
@@ -207,7 +207,7 @@ void InferenceModel::run_chunk(Exec& ex, std::size_t chunk, const PassShape& sha
                                      .seq_len = shape.tokens,
                                      .step_state = {},
                                      .mode = nn::Mode::evaluate,
-                                     .routing = routing_,
+                                     .moe = &moe_,
                                      .rope_table = rope_table_ ? rope_table_ : unplaced_rope_table()},
                                     {block.tokens, block.targets},
                                     loss_sum};

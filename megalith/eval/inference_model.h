@@ -8,6 +8,7 @@
 #include "megalith/eval/fill_params.h"
 #include "megalith/eval/passages.h"
 #include "megalith/model/chunk.h"
+#include "megalith/nn/moe/moe_step.h"
 #include "megalith/pipeline/executor.h"
 
 namespace megalith::eval {
@@ -129,7 +130,7 @@ class InferenceModel final : private pipeline::Stage {
   MemoryLedger ledger_;
   Buffer scratch_, round_, host_round_, rope_memory_;
   Tensor rope_table_, loss_sum_;
-  nn::Routing routing_ = nn::Routing::by_score;
+  nn::MoeStep moe_;
   PassShape running_;                     ///< the shape of the round
   std::vector<std::vector<int>> served_;  ///< by chunk and slot: the microbatch
 };

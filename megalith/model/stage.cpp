@@ -91,6 +91,7 @@ Stage::Stage(StageConfig config, const comm::Mesh& mesh)
       router_states_(config_.model, params_),
       exchange_(params_, mesh_),
       awaits_params_(ranges_.size(), 0) {
+  moe_.totals = moe_totals_in(nullptr);
   const ModelSpec model = spec_of(config_.model, ranges_);
   for (const ChunkRange& range : ranges_)
     chunks_.emplace_back(model, range, groups_, params_, ChunkConfig{config_.seed, config_.capture, config_.recompute});
@@ -107,7 +108,7 @@ Chunk::Inputs Stage::unplaced_inputs(nn::Mode mode) const {
            .seq_len = config_.model.seq_len,
            .step_state = BatchLayout::state_of({}),
            .mode = mode,
-           .moe = moe_totals_in(nullptr),
+           .moe = &moe_,
            .lengths = layout_.inputs_of({}).lengths,
            .rope_table = unplaced_rope_table()},
           layout_.inputs_of({}),
@@ -237,8 +238,8 @@ void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     rope_table_ = inputs_.view(table.shape(), table.dtype(), offset);
     offset += round_up(table.bytes(), kAlignment);
   }
-  moe_totals_ = moe_totals_in(inputs_.data() + offset);
-  offset += round_up(moe_totals_.bytes(), kAlignment);
+  moe_.totals = moe_totals_in(inputs_.data() + offset);
+  offset += round_up(moe_.totals.bytes(), kAlignment);
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
   for (ActivationSlot& slot : slots_) {
     slot.block = inputs_.view({layout_.bytes()}, DType::u8, offset);
@@ -293,8 +294,8 @@ void Stage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first
 void Stage::begin(Exec& ex) {
   if (config_.input_uploads == InputUploads::one_by_one) counted_targets_ = 0;
   ops::fill(ex, loss_sum_, 0);
-  if (moe_totals_.layers() > 0)
-    ops::fill(ex, Tensor(moe_totals_.counts.raw(), {moe_totals_.bytes() / 8}, DType::f64), 0);
+  if (moe_.totals.layers() > 0)
+    ops::fill(ex, Tensor(moe_.totals.counts.raw(), {moe_.totals.bytes() / 8}, DType::f64), 0);
   if (mode_ == nn::Mode::evaluate) return;
   if (first_replaces_grads()) {
     for (const ParamBuffer& buffer : params_.trained()) {
@@ -318,9 +319,7 @@ Chunk::Inputs Stage::inputs(const ActivationSlot& slot) const {
            .seq_len = config_.model.seq_len,
            .step_state = slot.step_state,
            .mode = mode_,
-           .moe = moe_totals_,
-           .routing = routing_,
-           .decisions = decisions_,
+           .moe = &moe_,
            .lengths = slot.batch.lengths,
            .rope_table = rope_table_},
           slot.batch,
@@ -422,11 +421,11 @@ void Stage::name_slots(MemoryNames& names) const {
 }
 
 void Stage::sum_moe_totals(Exec& ex) {
-  if (moe_totals_.layers() == 0) return;
+  if (moe_.totals.layers() == 0) return;
   // Of the ranks that hold a bias one counts.
-  if (mesh_.tp_rank() == 0 && mesh_.dp_cp.rank() == 0) router_states_.add_bias_ranges(ex, moe_totals_);
-  comm::all_reduce(ex, mesh_.world, moe_totals_.counts, comm::Reduce::sum).wait(ex);
-  comm::all_reduce(ex, mesh_.world, moe_totals_.numbers, comm::Reduce::sum).wait(ex);
+  if (mesh_.tp_rank() == 0 && mesh_.dp_cp.rank() == 0) router_states_.add_bias_ranges(ex, moe_.totals);
+  comm::all_reduce(ex, mesh_.world, moe_.totals.counts, comm::Reduce::sum).wait(ex);
+  comm::all_reduce(ex, mesh_.world, moe_.totals.numbers, comm::Reduce::sum).wait(ex);
 }
 
 void Stage::gather_all_params(Exec& ex) { exchange_.gather_all(ex); }

@@ -7,6 +7,7 @@
 #include "megalith/model/chunk.h"
 #include "megalith/model/router_states.h"
 #include "megalith/model/step_inputs.h"
+#include "megalith/nn/moe/moe_step.h"
 #include "megalith/pipeline/lowering.h"
 #include "megalith/pipeline/stage.h"
 #include "megalith/runtime/staging.h"
@@ -90,8 +91,6 @@ class Stage : public pipeline::Stage {
   /// Call it before the first pass. Clears what passes add to: the loss and, in training, gradients that are not
   /// overwritten.
   void begin(Exec& ex);
-  /// Decisions of routers in training passes from here on; null: their own.
-  void set_router_decisions(nn::RouterDecisions* decisions) { decisions_ = decisions; }
   /// From here on the captured segments of training passes run from these graphs, which must outlive this.
   void run_segments_from(GraphCache& graphs) { graphs_ = &graphs; }
   /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
@@ -101,11 +100,13 @@ class Stage : public pipeline::Stage {
   Index counted_targets() const { return counted_targets_; }
 
   /// What passes have added up about MoE layers since begin(), and the sums over ranks once sum_moe_totals() has run.
-  const nn::MoeTotals& moe_totals() const { return moe_totals_; }
+  const nn::MoeTotals& moe_totals() const { return moe_.totals; }
+  /// What MoE layers share in all passes from here on.
+  nn::MoeStep& moe() { return moe_; }
   /// Over all ranks. Nothing without MoE layers.
   void sum_moe_totals(Exec& ex);
   /// After the verdict on a step (u8 [sizeof(ops::StepVerdict)]): the state of routers that no gradient updates.
-  void update_routers(Exec& ex, const Tensor& verdict) { router_states_.update(ex, moe_totals_, verdict); }
+  void update_routers(Exec& ex, const Tensor& verdict) { router_states_.update(ex, moe_.totals, verdict); }
 
   /// Names the contents of the slots after a training step: for every slot, those of its last microbatch.
   void name_slots(MemoryNames& names) const;
@@ -192,15 +193,13 @@ class Stage : public pipeline::Stage {
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
   Tensor loss_sum_;
-  nn::MoeTotals moe_totals_;
+  nn::MoeStep moe_;
   Tensor rope_table_;  ///< ops::rope_table
 
   Staging staging_;
   StepInputs step_inputs_;
   GraphCache* graphs_ = nullptr;
   nn::Mode mode_ = nn::Mode::train;
-  nn::Routing routing_ = nn::Routing::by_score;
-  nn::RouterDecisions* decisions_ = nullptr;
   optim::ParamExchange exchange_;
   std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
   const BatchSource* source_ = nullptr;

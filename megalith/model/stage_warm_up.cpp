@@ -19,7 +19,7 @@ void Stage::warm_up(Exec& ex, const Tensor& optimizer_state) {
                output = ex.tensor(boundary_shape(), config_.policy.compute);
   // A step's second microbatch adds to the weights' gradients where the first overwrites them.
   const int train_passes = std::min(2, num_microbatches(config_, mesh_));
-  routing_ = nn::Routing::even;
+  moe_.routing = nn::Routing::even;
   const ops::AllGroupSizes all_sizes(ex);
   for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
     load(ex, mode, source, 0, {}, optimizer_state);
@@ -41,7 +41,7 @@ void Stage::warm_up(Exec& ex, const Tensor& optimizer_state) {
       await_all_grads(ex);
     }
   }
-  routing_ = nn::Routing::by_score;
+  moe_.routing = nn::Routing::by_score;
   ex.synchronize();
   ex.release();
 }

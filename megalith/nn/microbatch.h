@@ -1,8 +1,6 @@
 #pragma once
 #include <functional>
 
-#include "megalith/nn/moe/moe_totals.h"
-#include "megalith/nn/moe/router_decisions.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/runtime/exec.h"
 
@@ -12,8 +10,7 @@ enum class Mode : std::uint8_t { train, evaluate };  ///< evaluate: no dropout, 
 
 /// Whether a forward pass is the microbatch's first, or recomputes results for backward: then it adds to no totals.
 enum class ForwardPass : std::uint8_t { first, again };
-/// How routers choose experts: by their scores, or all experts alike, whatever the scores (a warm-up's are all 0).
-enum class Routing : std::uint8_t { by_score, even };
+struct MoeStep;  // nn/moe/moe_step.h
 
 /// The largest number of sub-microbatches of a microbatch.
 inline constexpr int kMaxSubBatches = 2;
@@ -49,13 +46,11 @@ struct Microbatch {
   /// graph serves it and other microbatches.
   ops::Write weight_grads = ops::Write::accumulate;
 
-  MoeTotals moe = {};  ///< of the step; where there are MoE layers
+  const MoeStep* moe = nullptr;  ///< in models with MoE layers; null in evaluations: routing by score
   ForwardPass pass = ForwardPass::first;
-  Routing routing = Routing::by_score;
-  RouterDecisions* decisions = nullptr;  ///< recorded or replayed; null: neither
-  SubBatch sub_batch = {};               ///< forward only
-  Tensor lengths = {};                   ///< [B] i32, tokens of each sample; undefined: all have seq_len
-  Tensor rope_table = {};                ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k
+  SubBatch sub_batch = {};  ///< forward only
+  Tensor lengths = {};      ///< [B] i32, tokens of each sample; undefined: all have seq_len
+  Tensor rope_table = {};   ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k
 
   /// Decoding: where every row stands in its sequence, [T] i32 on the device. Sublayers that took a KvCache add to it.
   Tensor positions = {};

@@ -13,6 +13,18 @@
 namespace megalith::train {
 namespace {
 
+/// What a file of router decisions is of. The file: a line with these members, then for each step the chosen experts
+/// as u16 [layers, tokens, top_k], little-endian, of dropped pairs plus 2^15. It depends on no grid.
+struct RouterTraceShape {
+  Index layers = 0, experts = 0, top_k = 0, tokens = 0;  ///< MoE layers; tokens of a global batch
+  Index seq_len = 0;
+  std::string pattern;   ///< a letter for every layer of the model: d or m
+  std::string capacity;  ///< "none", or "C:N": an expert takes C of each N tokens
+  static RouterTraceShape of(const config::RunPlan& plan);
+  Index step_values() const { return layers * tokens * top_k; }
+  bool operator==(const RouterTraceShape&) const = default;
+};
+
 constexpr std::int32_t kDropped = 1 << 15;
 constexpr std::string_view kKind = "megalith router trace 2:";
 
@@ -54,12 +66,10 @@ std::string text_of(const RouterTraceShape& shape) {
              io::printable(shape.capacity, 40));
 }
 
-/// The index of the first decision of a place among those of a step.
-std::size_t first_value(const RouterTraceShape& shape, const nn::DecisionsPlace& place) {
-  return static_cast<std::size_t>((place.moe_layer * shape.tokens + place.token) * shape.top_k);
+/// The index of the first decision of these tokens among those of a step.
+std::size_t first_value(const RouterTraceShape& shape, const nn::RoutedTokens& tokens) {
+  return static_cast<std::size_t>((tokens.moe_layer * shape.tokens + tokens.first) * shape.top_k);
 }
-
-}  // namespace
 
 RouterTraceShape RouterTraceShape::of(const config::RunPlan& plan) {
   const model::ModelConfig& model = plan.model;
@@ -76,13 +86,24 @@ RouterTraceShape RouterTraceShape::of(const config::RunPlan& plan) {
   return shape;
 }
 
-void require_router_trace(const config::RunPlan& plan, const std::string& file) {
-  if (!plan.model.moe.has_experts())
-    throw ConfigError(str("--router-trace = ", file, ": the model has no experts (moe.num_experts); leave it away"));
-  if (!plan.model.moe.replay.empty())
-    throw ConfigError(str("--router-trace = ", file, ": moe.replay = ", plan.model.moe.replay,
-                          " already holds these decisions; remove one of the two"));
-}
+/// Records the decisions of all ranks of a run in FILE, which is there once the run has ended.
+class RouterTraceWriter final : public RouterTrace {
+ public:
+  RouterTraceWriter(comm::World& world, io::Fs& fs, io::Path file, const RouterTraceShape& shape, Index first_step);
+  void end_step() override;
+  std::string publish() override;
+
+ private:
+  Use use() const override { return Use::record; }
+  void take(const nn::RoutedTokens& tokens, std::span<std::int32_t> experts) override;
+
+  comm::World& world_;
+  io::Fs& fs_;
+  io::Path file_, unfinished_;
+  RouterTraceShape shape_;
+  std::vector<std::int32_t> step_;  // 1 + what the file holds; 0: not of this rank
+  std::unique_ptr<io::OutputFile> out_;
+};
 
 RouterTraceWriter::RouterTraceWriter(comm::World& world, io::Fs& fs, io::Path file, const RouterTraceShape& shape,
                                      Index first_step)
@@ -97,8 +118,8 @@ RouterTraceWriter::RouterTraceWriter(comm::World& world, io::Fs& fs, io::Path fi
   out_->write(header(shape, first_step));
 }
 
-void RouterTraceWriter::take(const nn::DecisionsPlace& place, std::span<std::int32_t> experts) {
-  std::int32_t* to = step_.data() + first_value(shape_, place);
+void RouterTraceWriter::take(const nn::RoutedTokens& tokens, std::span<std::int32_t> experts) {
+  std::int32_t* to = step_.data() + first_value(shape_, tokens);
   for (const std::int32_t expert : experts) *to++ = 1 + (expert < 0 ? kDropped + ~expert : expert);
 }
 
@@ -117,12 +138,29 @@ void RouterTraceWriter::end_step() {
   std::fill(step_.begin(), step_.end(), 0);
 }
 
-void RouterTraceWriter::publish() {
-  if (world_.rank() != 0) return;
+std::string RouterTraceWriter::publish() {
+  if (world_.rank() != 0) return "";
   out_->sync();
   out_->close();
   fs_.rename(unfinished_, file_);
+  return "wrote the decisions of routers to " + file_.string();
 }
+
+/// Repeats the decisions of a file.
+class RouterTraceReader final : public RouterTrace {
+ public:
+  RouterTraceReader(io::Fs& fs, const std::string& file, const RouterTraceShape& shape, Index first_step,
+                    Index last_step);
+
+ private:
+  Use use() const override { return Use::replay; }
+  void take(const nn::RoutedTokens& tokens, std::span<std::int32_t> experts) override;
+
+  io::MappedFile map_;
+  RouterTraceShape shape_;
+  Index first_step_ = 0;
+  std::size_t begin_ = 0;  // of the first step, in bytes
+};
 
 RouterTraceReader::RouterTraceReader(io::Fs& fs, const std::string& file, const RouterTraceShape& shape,
                                      Index first_step, Index last_step)
@@ -147,9 +185,9 @@ RouterTraceReader::RouterTraceReader(io::Fs& fs, const std::string& file, const 
                           "; this run trains steps ", first_step + 1, " to ", last_step));
 }
 
-void RouterTraceReader::take(const nn::DecisionsPlace& place, std::span<std::int32_t> experts) {
-  const std::size_t step = static_cast<std::size_t>((place.step - first_step_) * shape_.step_values());
-  const std::byte* from = map_.bytes().data() + begin_ + (step + first_value(shape_, place)) * sizeof(std::uint16_t);
+void RouterTraceReader::take(const nn::RoutedTokens& tokens, std::span<std::int32_t> experts) {
+  const std::size_t step = static_cast<std::size_t>((tokens.step - first_step_) * shape_.step_values());
+  const std::byte* from = map_.bytes().data() + begin_ + (step + first_value(shape_, tokens)) * sizeof(std::uint16_t);
   const auto top_k = static_cast<std::size_t>(shape_.top_k);
   const auto number = [](std::int32_t expert) { return expert < 0 ? ~expert : expert; };
   for (std::size_t i = 0; i < experts.size(); ++i) {
@@ -159,15 +197,33 @@ void RouterTraceReader::take(const nn::DecisionsPlace& place, std::span<std::int
     from += sizeof value;
     const std::int32_t named = value % kDropped;
     if (named >= shape_.experts)
-      throw InputError(str("moe.replay: step ", place.step + 1, ", MoE layer ", place.moe_layer, " names expert ",
+      throw InputError(str("moe.replay: step ", tokens.step + 1, ", MoE layer ", tokens.moe_layer, " names expert ",
                            named, ": must be below moe.num_experts = ", shape_.experts));
     expert = value < kDropped ? named : ~named;
     const std::span<const std::int32_t> before = experts.subspan(i / top_k * top_k, i % top_k);
     if (std::ranges::any_of(before, [&](std::int32_t other) { return number(other) == named; }))
-      throw InputError(str("moe.replay: step ", place.step + 1, ", MoE layer ", place.moe_layer, ", token ",
-                           place.token + static_cast<Index>(i / top_k), " of the batch names expert ", named,
+      throw InputError(str("moe.replay: step ", tokens.step + 1, ", MoE layer ", tokens.moe_layer, ", token ",
+                           tokens.first + static_cast<Index>(i / top_k), " of the batch names expert ", named,
                            " twice: the experts of a token must be distinct"));
   }
+}
+
+}  // namespace
+
+void require_router_trace(const config::RunPlan& plan, const std::string& file) {
+  if (!plan.model.moe.has_experts())
+    throw ConfigError(str("--router-trace = ", file, ": the model has no experts (moe.num_experts); leave it away"));
+  if (!plan.model.moe.replay.empty())
+    throw ConfigError(str("--router-trace = ", file, ": moe.replay = ", plan.model.moe.replay,
+                          " already holds these decisions; remove one of the two"));
+}
+
+std::unique_ptr<RouterTrace> open_router_trace(comm::World& world, io::Fs& fs, const config::RunPlan& plan,
+                                               const io::Path& file, Index first_step) {
+  if (const std::string& replay = plan.model.moe.replay; !replay.empty())
+    return std::make_unique<RouterTraceReader>(fs, replay, RouterTraceShape::of(plan), first_step, plan.train.steps);
+  if (file.empty() || !plan.model.moe.has_experts()) return std::make_unique<RouterTrace>();
+  return std::make_unique<RouterTraceWriter>(world, fs, file, RouterTraceShape::of(plan), first_step);
 }
 
 }  // namespace megalith::train

@@ -49,12 +49,13 @@ class Run {
     if (first_step >= plan_.train.steps && !inputs_.trace.empty())
       log_.warn(str("--trace = ", inputs_.trace.string(), ": not written, as no step is left to train"));
     warn_of_idle_graphs(plan_.train.steps - first_step);
-    start_router_decisions(first_step);
+    router_trace_ = open_router_trace(world_, fs_, plan_, inputs_.router_trace, first_step);
+    engine_.stage().moe().decisions = router_trace_.get();
     first_traced_ = first_step + std::min(kUntraced, plan_.train.steps - first_step - 1);
     while (progress_.step < plan_.train.steps) {
       if (!inputs_.trace.empty() && progress_.step == first_traced_) start_trace();
       start_step();
-      if (router_trace_) router_trace_->end_step();
+      router_trace_->end_step();
       const bool last = progress_.step == plan_.train.steps;
       if (last || progress_.step == first_traced_ + kTracedSteps) write_traced();
       if (graphs_are_new(progress_.step - first_step, last)) report_graphs();
@@ -197,22 +198,8 @@ class Run {
     progress_.samples += plan_.train.global_batch;
   }
 
-  void start_router_decisions(Index first_step) {
-    if (!plan_.model.moe.has_experts()) return;
-    const RouterTraceShape shape = RouterTraceShape::of(plan_);
-    if (const std::string& file = plan_.model.moe.replay; !file.empty()) {
-      replay_.emplace(fs_, file, shape, first_step, plan_.train.steps);
-      engine_.stage().set_router_decisions(&*replay_);
-    } else if (!inputs_.router_trace.empty()) {
-      router_trace_.emplace(world_, fs_, inputs_.router_trace, shape, first_step);
-      engine_.stage().set_router_decisions(&*router_trace_);
-    }
-  }
-
   void publish_router_trace() {
-    if (!router_trace_) return;
-    router_trace_->publish();
-    log_.note(str("wrote the decisions of routers to ", inputs_.router_trace.string()));
+    if (const std::string line = router_trace_->publish(); !line.empty()) log_.note(line);
   }
 
   /// Of kTracedSteps steps, or what a shorter run has. Collective.
@@ -417,8 +404,7 @@ class Run {
   Index first_traced_ = 0;
   bool check_is_reported_ = false, any_finished_ = false;
   std::optional<Tracer> tracer_;
-  std::optional<RouterTraceWriter> router_trace_;
-  std::optional<RouterTraceReader> replay_;
+  std::unique_ptr<RouterTrace> router_trace_;
   Progress progress_;
   double saved_at_ = 0;     ///< when training last went on from a save, or began; of rank 0
   double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started

@@ -102,7 +102,7 @@ TEST_P(GpuMoeGrid, Fp32TrainsAsOnOneCpuUnderItsDecisions) {
     RunRecord want, got;
     KeptDecisions decisions(on_cpu, nn::RouterDecisions::Use::record);
     support::run_moe(on_cpu, want, &decisions);
-    decisions.replay();
+    decisions.start_replay();
     config::RunPlan plan = plan_on(Device::cuda, GetParam(), model, "fp32");
     plan.model.moe.replay = "kept";
     const support::HashedBatches source(plan.model.vocab_size);

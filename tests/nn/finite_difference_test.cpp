@@ -41,7 +41,7 @@ void check_layers(Index count, const nn::GptLayerConfig& config) {
     Exec ex;
     const Index experts = config.experts ? config.experts->config.num_experts : 0;
     const Tensor totals = ex.tensor({nn::MoeTotals::in(nullptr, 1, experts).bytes() / 8}, DType::f64);
-    microbatch.moe = nn::MoeTotals::in(static_cast<std::byte*>(totals.raw()), experts > 0 ? 1 : 0, experts);
+    microbatch.moe.totals = nn::MoeTotals::in(static_cast<std::byte*>(totals.raw()), experts > 0 ? 1 : 0, experts);
     microbatch.make_rope_table(ex, config);
     const Tensor x = support::random_tensor(ex, {6, 8}, 1), dy = support::random_tensor(ex, {6, 8}, 2);
     const Tensor y = ex.tensor({6, 8}, DType::f64), dx = ex.tensor({6, 8}, DType::f64);
@@ -58,8 +58,9 @@ void check_layers(Index count, const nn::GptLayerConfig& config) {
       ignored.take_host_memory(Device::cpu);
       ops::fill(scratch, totals, 0);
       layers.forward(scratch, microbatch.get(), x, y, ignored);
-      const double balance =
-          experts == 0 ? 0 : microbatch.moe.load_loss(0).data<double>()[0] + microbatch.moe.z_loss(0).data<double>()[0];
+      const double balance = experts == 0 ? 0
+                                          : microbatch.moe.totals.load_loss(0).data<double>()[0] +
+                                                microbatch.moe.totals.z_loss(0).data<double>()[0];
       return support::dot(y, dy) + microbatch.state.loss_scale * balance;
     });
   });

@@ -6,6 +6,7 @@
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/nn/gpt_layer.h"
 #include "megalith/nn/lm_head.h"
+#include "megalith/nn/moe/moe_step.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
 #include "megalith/ops/rope.h"
@@ -44,13 +45,13 @@ struct SmallMicrobatch {
   StepState state{.step = 3, .first_sample = 5, .loss_scale = 0.25};
   /// Of the position table of heads that are rotated; undefined: none are.
   Tensor rope_table = {};
-  nn::MoeTotals moe = {};
+  nn::MoeStep moe = {};
   nn::Microbatch get() {
     return {.batch = 2,
             .seq_len = seq_len,
             .step_state = Tensor(&state, {sizeof(state)}, DType::u8),
             .mode = nn::Mode::train,
-            .moe = moe,
+            .moe = &moe,
             .rope_table = rope_table};
   }
   /// For heads of `config`, in memory of `ex`.

@@ -53,7 +53,7 @@ Routed route(void (*set)(MoeConfig&), const std::vector<Row>& rows = kTokens, co
     support::SmallMicrobatch microbatch{.seq_len = static_cast<Index>(rows.size()) / 2};
     const Tensor totals = ex.tensor({MoeTotals::in(nullptr, 1, 4).bytes() / 8}, DType::f64);
     ops::fill(ex, totals, 0);
-    microbatch.moe = MoeTotals::in(static_cast<std::byte*>(totals.raw()), 1, 4);
+    microbatch.moe.totals = MoeTotals::in(static_cast<std::byte*>(totals.raw()), 1, 4);
     Router::Saved saved;
     saved.x = ex.tensor({static_cast<Index>(rows.size()), 4}, DType::f64);
     for (std::size_t t = 0; t < rows.size(); ++t) {
@@ -63,8 +63,8 @@ Routed route(void (*set)(MoeConfig&), const std::vector<Row>& rows = kTokens, co
     const auto experts = saved.experts.span<std::int32_t>();
     result = {{experts.begin(), experts.end()},
               support::values_of(saved.weights),
-              microbatch.moe.load_loss(0).data<double>()[0],
-              microbatch.moe.z_loss(0).data<double>()[0]};
+              microbatch.moe.totals.load_loss(0).data<double>()[0],
+              microbatch.moe.totals.z_loss(0).data<double>()[0]};
   });
   return result;
 }

@@ -44,7 +44,7 @@ TEST_P(MoeResumeEverywhere, EveryGridGoesOnAsIfNothingHadHappened) {
     const config::RunPlan of_one = plan_on({});
     support::KeptDecisions decisions(of_one, nn::RouterDecisions::Use::record);
     support::run_moe(of_one, whole, &decisions);
-    decisions.replay();
+    decisions.start_replay();
     // In fp32 rounding may turn a choice: the runs are compared under the same ones.
     const auto repeated = [&, p = precision](config::RunPlan plan) {
       if (std::string_view(p) == "fp32") plan.model.moe.replay = "kept";

@@ -175,20 +175,21 @@ class KeptDecisions final : public nn::RouterDecisions {
         tokens_(plan.train.global_batch * plan.model.seq_len),
         top_k_(plan.model.moe.top_k),
         all_(static_cast<std::size_t>(plan.train.steps * layers_ * tokens_ * top_k_), -1) {}
+  void start_replay() { use_ = Use::replay; }
+  const std::vector<std::int32_t>& all() const { return all_; }
+
+ private:
   Use use() const override { return use_; }
-  void replay() { use_ = Use::replay; }
-  void take(const nn::DecisionsPlace& place, std::span<std::int32_t> experts) override {
+  void take(const nn::RoutedTokens& tokens, std::span<std::int32_t> experts) override {
     const auto kept = std::span(all_).subspan(
-        static_cast<std::size_t>(((place.step * layers_ + place.moe_layer) * tokens_ + place.token) * top_k_),
+        static_cast<std::size_t>(((tokens.step * layers_ + tokens.moe_layer) * tokens_ + tokens.first) * top_k_),
         experts.size());
     if (use_ == Use::record)
       std::ranges::copy(experts, kept.begin());
     else
       std::ranges::copy(kept, experts.begin());
   }
-  const std::vector<std::int32_t>& all() const { return all_; }
 
- private:
   Use use_;
   Index layers_, tokens_, top_k_;
   std::vector<std::int32_t> all_;  // ranks write to places of their own
@@ -204,7 +205,7 @@ inline void run_moe(const config::RunPlan& plan, RunRecord& record, nn::RouterDe
 /// The same under recorded decisions.
 inline void run_replayed(config::RunPlan plan, KeptDecisions decisions, RunRecord& record) {
   plan.model.moe.replay = "kept";
-  decisions.replay();
+  decisions.start_replay();
   run_moe(plan, record, &decisions);
 }
 

@@ -361,9 +361,8 @@ TEST(Moe, ANanInOneExpertEndsTheStepEverywhereAndNamesTheRank) {
 
 /// Sends every token to the same expert.
 class AllToOne final : public nn::RouterDecisions {
- public:
-  nn::RouterDecisions::Use use() const override { return Use::replay; }
-  void take(const nn::DecisionsPlace&, std::span<std::int32_t> experts) override { std::ranges::fill(experts, 3); }
+  Use use() const override { return Use::replay; }
+  void take(const nn::RoutedTokens&, std::span<std::int32_t> experts) override { std::ranges::fill(experts, 3); }
 };
 
 /// Of this process, pages that are in memory.
@@ -385,7 +384,7 @@ TEST(Moe, TwoHundredStepsWithAllTokensAtOneExpertTakeNoMemory) {
       engine.allocate();
       const BytesByOwner taken = engine.taken_bytes();
       AllToOne decisions;
-      engine.stage().set_router_decisions(&decisions);
+      engine.stage().moe().decisions = &decisions;
       const support::HashedBatches source(plan.model.vocab_size);
       train::Progress progress;
       for (Index i = 0; i < 201; ++i) {

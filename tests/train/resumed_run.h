@@ -23,7 +23,7 @@ inline Trained train_and_save(const config::RunPlan& plan, const io::Path& folde
     const std::shared_ptr<io::Fs> fs = io::posix_fs();
     train::Engine engine(world, plan);
     engine.allocate();
-    engine.stage().set_router_decisions(decisions);
+    if (decisions != nullptr) engine.stage().moe().decisions = decisions;
     train::Saver saver(engine, plan, {1, 2}, *fs, folder);
     const HashedBatches source(plan.model.vocab_size);
     train::Progress progress;

@@ -143,7 +143,7 @@ inline void train_rank(comm::World& world, const config::RunPlan& plan, const mo
                        RunRecord& record, nn::RouterDecisions* decisions = nullptr) {
   train::Engine engine(world, plan);
   engine.allocate();
-  engine.stage().set_router_decisions(decisions);
+  if (decisions != nullptr) engine.stage().moe().decisions = decisions;
   train::Progress progress;
   for (Index step = 0; step < plan.train.steps; ++step) {
     const train::StepReport result = engine.step(source, progress, train::Stop::no);

@@ -3,7 +3,6 @@
 #include "megalith/base/error.h"
 #include "megalith/nn/moe/all_to_all_dispatcher.h"
 #include "megalith/ops/elementwise.h"
-#include "megalith/ops/expert_load.h"
 
 namespace megalith::nn {
 namespace {
@@ -37,15 +36,12 @@ void Moe::declare(std::vector<ParamSpec>& specs, const std::string& name, const 
 
 Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& options, const LayerGroups& groups,
          ParamSet& params)
-    : config_(spec.config),
-      capacity_run_(spec.capacity_run),
-      layer_(spec.moe_layer),
-      groups_(groups),
+    : groups_(groups),
       router_(name + ".router", spec, groups, params),
       dispatcher_(std::make_unique<AllToAllDispatcher>(*groups.experts, dispatch_sizes(spec),
                                                        copies_of_counts(spec, *groups.experts))),
       experts_(name + ".experts", spec, options, params) {
-  if (config_.shared_ffn_hidden_size > 0) shared_.emplace(name + ".shared", spec, options, groups.tp, params);
+  if (spec.config.shared_ffn_hidden_size > 0) shared_.emplace(name + ".shared", spec, options, groups.tp, params);
 }
 
 std::unique_ptr<Sublayer::Saved> Moe::make_saved() const {
@@ -78,10 +74,11 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       if (shared_) return shared_->gather(ex, microbatch, x, saved.shared);
       break;
     case ForwardStage::route:
-      route(ex, microbatch, saved);
+      saved.router.x = groups().own_rows(saved.x);
+      router_.forward(ex, microbatch, saved.router);
       break;
     case ForwardStage::preprocess:
-      dispatcher_->preprocess(ex, saved.kept_experts, microbatch.mode, *saved.dispatcher);
+      dispatcher_->preprocess(ex, saved.router.kept, microbatch.mode, *saved.dispatcher);
       ex.owned_by(kRowsOwner, [&] { dispatcher_->permute(ex, saved.router.x, *saved.dispatcher); });
       break;
     case ForwardStage::dispatch:
@@ -96,28 +93,6 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       combine(ex, saved);
   }
   return {};
-}
-
-void Moe::route(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
-  saved.router.x = groups().own_rows(saved.x);
-  router_.forward(ex, microbatch, saved.router);
-  saved.kept_experts = saved.router.experts;
-  if (config_.has_capacity() && microbatch.mode == Mode::train) drop(ex, microbatch, saved);
-  router_.record_decisions(ex, microbatch, saved.kept_experts, saved.router);
-}
-
-void Moe::drop(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
-  saved.kept_experts = ex.tensor_like(saved.router.experts);
-  const bool is_replayed = router_.replays(microbatch);
-  ops::drop_pairs(ex, {.experts = saved.router.experts,
-                       .weights = is_replayed ? saved.router.stays : saved.router.weights,
-                       .kept = saved.kept_experts,
-                       .num_experts = config_.num_experts,
-                       .capacity = config_.capacity_of(capacity_run_),
-                       .run = capacity_run_,
-                       .by = is_replayed ? ops::DropBy::probability : config_.drop_by});
-  if (microbatch.pass == ForwardPass::first && groups().counts_rows())
-    ops::count_dropped(ex, saved.kept_experts, microbatch.moe.dropped(layer_));
 }
 
 void Moe::combine(Exec& ex, MoeState& saved) const {

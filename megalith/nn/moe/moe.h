@@ -15,7 +15,6 @@ namespace megalith::nn {
 struct MoeState : Sublayer::Saved {
   Tensor x;  ///< [O, H]
   Router::Saved router;
-  Tensor kept_experts;  ///< [n, K] i32: -1 where a pair was dropped
   std::unique_ptr<Dispatcher::Saved> dispatcher;
   Experts::Saved experts;
   SharedExperts::Saved shared;
@@ -56,8 +55,6 @@ class Moe final : public SublayerOf<MoeState> {
   void read_again(const Tensor& x, MoeState& saved) const override;
 
   const ExpertParallel& groups() const { return *groups_.experts; }
-  void route(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
-  void drop(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
   void combine(Exec& ex, MoeState& saved) const;
   /// This rank's results `part` [n, H] -> `whole` [O, H], where ranks have shares or slices.
   void complete(Exec& ex, const Tensor& part, const Tensor& whole) const;
@@ -65,8 +62,6 @@ class Moe final : public SublayerOf<MoeState> {
   void preprocess_backward(Exec& ex, const Tensor& dx, MoeState& saved) const;
   void route_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const;
 
-  MoeConfig config_;
-  Index capacity_run_, layer_;
   LayerGroups groups_;
   Router router_;
   std::unique_ptr<Dispatcher> dispatcher_;

@@ -38,7 +38,7 @@ struct MoeConfig {
   Index capacity_run = 0;  ///< 0: seq_len
   ops::DropBy drop_by = ops::DropBy::probability;
   std::string gemm = "loop", dispatcher = "all_to_all";
-  std::string replay;          ///< a file of decisions that routers repeat; empty: none
+  std::string replay = {};     ///< a file of decisions that routers repeat; empty: none
   bool force_balance = false;  ///< the same number of tokens to every expert, whatever their scores
 
   bool has_experts() const { return num_experts > 0; }

@@ -5,7 +5,6 @@
 #include "megalith/nn/moe/wide_logits.h"
 #include "megalith/ops/expert_choices.h"
 #include "megalith/ops/expert_load.h"
-#include "megalith/runtime/step_state.h"
 
 namespace megalith::nn {
 namespace {
@@ -44,6 +43,7 @@ void Router::declare(std::vector<ParamSpec>& specs, const std::string& name, con
 
 Router::Router(const std::string& name, const MoeSpec& spec, const LayerGroups& groups, ParamSet& params)
     : config_(spec.config),
+      capacity_run_(spec.capacity_run),
       layer_(spec.moe_layer),
       groups_(groups),
       weight_(params.at(name + ".weight")),
@@ -65,9 +65,12 @@ void Router::forward(Exec& ex, const Microbatch& microbatch, Saved& saved) const
   saved.logits = wide_logits(ex, saved.x, weight_);
   const Runs runs = runs_of(microbatch);
   choose(ex, microbatch, runs, saved);
+  saved.kept = saved.experts;
   if (microbatch.mode == Mode::evaluate) return;
-  add_counts(ex, microbatch, saved);
+  if (counts(microbatch)) ops::add_counts(ex, saved.counts, microbatch.moe->totals.choices(layer_));
   add_losses(ex, microbatch, runs, saved);
+  if (config_.has_capacity()) drop(ex, microbatch, saved);
+  if (counts(microbatch)) microbatch.moe->decisions->record(ex, rows_of(microbatch), saved.experts, saved.kept);
 }
 
 void Router::choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const {
@@ -84,7 +87,7 @@ void Router::choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Sa
                            .first_row = groups_.experts->first_row(microbatch.tokens())});
   }
   const bool replayed = replays(microbatch);
-  if (replayed) replay_decisions(ex, microbatch, saved);
+  if (replayed) microbatch.moe->decisions->replay(ex, rows_of(microbatch), saved.experts, saved.stays);
   ops::router_forward(
       ex, {.logits = saved.logits,
            .bias = bias_ == nullptr ? Tensor() : bias_->value,
@@ -97,53 +100,29 @@ void Router::choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Sa
            .choice = is_even(microbatch) || replayed ? ops::RouterChoice::given : ops::RouterChoice::by_score});
 }
 
-DecisionsPlace Router::decisions_place(Exec& ex, const Microbatch& microbatch) const {
-  StepState state;
-  ex.copy(&state, microbatch.step_state.raw(), sizeof state);
-  ex.synchronize();
-  const Index first = static_cast<Index>(state.first_sample) * microbatch.seq_len;
-  return {static_cast<Index>(state.step), layer_, first + groups_.experts->first_row(microbatch.tokens())};
+RoutedRows Router::rows_of(const Microbatch& microbatch) const {
+  return {.moe_layer = layer_,
+          .first_row = groups_.experts->first_row(microbatch.tokens()),
+          .seq_len = microbatch.seq_len,
+          .step_state = microbatch.step_state};
 }
 
-void Router::record_decisions(Exec& ex, const Microbatch& microbatch, const Tensor& kept_experts,
-                              const Saved& saved) const {
-  if (ex.recording() || microbatch.decisions == nullptr || replays(microbatch)) return;
-  if (microbatch.mode != Mode::train || microbatch.pass != ForwardPass::first || !groups_.experts->counts_rows())
-    return;
-  std::vector<std::int32_t> experts(static_cast<std::size_t>(saved.experts.numel())), kept(experts.size());
-  ex.copy(experts.data(), saved.experts.raw(), saved.experts.bytes());
-  ex.copy(kept.data(), kept_experts.raw(), kept_experts.bytes());
-  const DecisionsPlace place = decisions_place(ex, microbatch);
-  for (std::size_t i = 0; i < kept.size(); ++i) {
-    if (kept[i] < 0) experts[i] = ~experts[i];
-  }
-  microbatch.decisions->take(place, experts);
-}
-
-void Router::replay_decisions(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {
-  if (ex.recording() || microbatch.decisions == nullptr) return;
-  std::vector<std::int32_t> experts(static_cast<std::size_t>(saved.experts.numel()));
-  microbatch.decisions->take(decisions_place(ex, microbatch), experts);
-  dispatch_wide(saved.stays.dtype(), "replay_decisions", [&]<class T>() {
-    std::vector<T> stays;
-    for (const std::int32_t expert : experts) stays.push_back(expert < 0 ? T{0} : T{1});
-    ex.copy(saved.stays.raw(), stays.data(), saved.stays.bytes());
-    ex.synchronize();
-  });
-  for (std::int32_t& expert : experts) expert = std::max(expert, ~expert);
-  ex.copy(saved.experts.raw(), experts.data(), saved.experts.bytes());
-  ex.synchronize();
-}
-
-void Router::add_counts(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {
-  if (microbatch.pass == ForwardPass::again || !groups_.experts->counts_rows()) return;
-  ops::add_counts(ex, saved.counts, microbatch.moe.choices(layer_));
+void Router::drop(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
+  saved.kept = ex.tensor_like(saved.experts);
+  const bool replayed = replays(microbatch);
+  ops::drop_pairs(ex, {.experts = saved.experts,
+                       .weights = replayed ? saved.stays : saved.weights,
+                       .kept = saved.kept,
+                       .num_experts = config_.num_experts,
+                       .capacity = config_.capacity_of(capacity_run_),
+                       .run = capacity_run_,
+                       .by = replayed ? ops::DropBy::probability : config_.drop_by});
+  if (counts(microbatch)) ops::count_dropped(ex, saved.kept, microbatch.moe->totals.dropped(layer_));
 }
 
 void Router::add_losses(Exec& ex, const Microbatch& microbatch, const Runs& runs, Saved& saved) const {
-  const bool counts_here = microbatch.pass != ForwardPass::again;
-  if (config_.z_loss > 0 && counts_here && groups_.experts->counts_rows())
-    ops::z_loss(ex, {.logits = saved.logits, .loss = microbatch.moe.z_loss(layer_), .weight = config_.z_loss});
+  if (config_.z_loss > 0 && counts(microbatch))
+    ops::z_loss(ex, {.logits = saved.logits, .loss = microbatch.moe->totals.z_loss(layer_), .weight = config_.z_loss});
   if (config_.aux_loss == 0) return;
   const bool global = config_.keeps_shares();
   if (global) {
@@ -152,15 +131,17 @@ void Router::add_losses(Exec& ex, const Microbatch& microbatch, const Runs& runs
   } else if (shares_rows()) {
     comm::all_reduce(ex, groups_.tp.group(), saved.counts, comm::Reduce::sum).wait(ex);
   }
-  if (!counts_here) return;
+  if (microbatch.pass == ForwardPass::again) return;
   const Tensor sums = ex.tensor({runs.count, config_.num_experts}, saved.probabilities.dtype());
   ops::sum_probabilities(
       ex, {.probabilities = saved.probabilities, .sums = sums, .score = config_.score, .runs = runs.runs});
   if (shares_rows() && !global) comm::all_reduce(ex, groups_.tp.group(), sums, comm::Reduce::sum).wait(ex);
   const bool is_part = global && shares_rows();  // others are sums over tp, the same on its ranks
   if (!is_part && groups_.tp.group().rank() != 0) return;
-  ops::load_loss(
-      ex, {.counts = saved.counts, .sums = sums, .loss = microbatch.moe.load_loss(layer_), .factors = factors(runs)});
+  ops::load_loss(ex, {.counts = saved.counts,
+                      .sums = sums,
+                      .loss = microbatch.moe->totals.load_loss(layer_),
+                      .factors = factors(runs)});
 }
 
 Tensor Router::load_loss_grad(Exec& ex, const Microbatch& microbatch, const Saved& saved) const {
