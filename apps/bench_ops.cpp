@@ -130,30 +130,30 @@ void bench_norm(const OpsBench& o) {
                beta_grad = bench.gradient(row);
   const double one = static_cast<double>(x.bytes());
   bench.measure("layer_norm", 0, 2 * one, [&](Exec& e) {
-    ops::layer_norm_forward(e, {.x = x, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
+    ops::norm_forward(e, {.x = x, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
   });
   bench.measure("residual_layer_norm", 0, 4 * one, [&](Exec& e) {
-    ops::residual_layer_norm(e, {.x = x,
-                                 .bias = beta,
-                                 .residual = residual,
-                                 .gamma = gamma,
-                                 .beta = beta,
-                                 .sum = sum,
-                                 .y = y,
-                                 .mean = mean,
-                                 .rstd = rstd,
-                                 .dropout = {}});
+    ops::residual_norm(e, {.x = x,
+                           .bias = beta,
+                           .residual = residual,
+                           .gamma = gamma,
+                           .beta = beta,
+                           .sum = sum,
+                           .y = y,
+                           .mean = mean,
+                           .rstd = rstd,
+                           .dropout = {}});
   });
-  ops::LayerNormBackward backward{.dy = dy,
-                                  .x = x,
-                                  .gamma = gamma,
-                                  .mean = mean,
-                                  .rstd = rstd,
-                                  .residual = residual,
-                                  .dx = dx,
-                                  .gamma_grad = gamma_grad,
-                                  .beta_grad = beta_grad};
-  const auto run_backward = [&](Exec& e) { ops::layer_norm_backward(e, backward); };
+  ops::NormBackward backward{.dy = dy,
+                             .x = x,
+                             .gamma = gamma,
+                             .mean = mean,
+                             .rstd = rstd,
+                             .residual = residual,
+                             .dx = dx,
+                             .gamma_grad = gamma_grad,
+                             .beta_grad = beta_grad};
+  const auto run_backward = [&](Exec& e) { ops::norm_backward(e, backward); };
   bench.measure("layer_norm_backward + residual", 0, 4 * one, run_backward);
   backward.bias_grad = bench.gradient(row);
   bench.measure("layer_norm_backward + residual + sums", 0, 4 * one, run_backward);
@@ -161,13 +161,13 @@ void bench_norm(const OpsBench& o) {
     ops::bias_dropout_residual(e, {.x = x, .bias = beta, .residual = residual, .out = y, .dropout = {}});
   });
   bench.measure("rms_norm", 0, 2 * one,
-                [&](Exec& e) { ops::rms_norm_forward(e, {.x = x, .gamma = gamma, .y = y, .rstd = rstd}); });
+                [&](Exec& e) { ops::norm_forward(e, {.x = x, .gamma = gamma, .y = y, .rstd = rstd}); });
   bench.measure("residual_rms_norm", 0, 4 * one, [&](Exec& e) {
-    ops::residual_rms_norm(
+    ops::residual_norm(
         e, {.x = x, .bias = {}, .residual = residual, .gamma = gamma, .sum = sum, .y = y, .rstd = rstd, .dropout = {}});
   });
   bench.measure("rms_norm_backward + residual", 0, 4 * one, [&](Exec& e) {
-    ops::rms_norm_backward(
+    ops::norm_backward(
         e, {.dy = dy, .x = x, .gamma = gamma, .rstd = rstd, .residual = residual, .dx = dx, .gamma_grad = gamma_grad});
   });
   bench.print();

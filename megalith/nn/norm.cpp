@@ -28,75 +28,45 @@ void Norm::make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved,
 Tensor Norm::forward(Exec& ex, const Tensor& x, Saved& saved, const SubBatch& sub_batch) const {
   saved.x = x;
   make_results(ex, x.shape(), x.dtype(), saved, sub_batch);
-  if (is_rms()) {
-    ops::rms_norm_forward(ex, {.x = sub_batch.of(x),
-                               .gamma = gamma_->value,
-                               .y = sub_batch.of(saved.y),
-                               .rstd = sub_batch.of(saved.rstd),
-                               .eps = eps_});
-    return saved.y;
-  }
-  ops::layer_norm_forward(ex, {.x = sub_batch.of(x),
-                               .gamma = gamma_->value,
-                               .beta = beta_->value,
-                               .y = sub_batch.of(saved.y),
-                               .mean = sub_batch.of(saved.mean),
-                               .rstd = sub_batch.of(saved.rstd),
-                               .eps = eps_});
+  ops::norm_forward(ex, {.x = sub_batch.of(x),
+                         .gamma = gamma_->value,
+                         .beta = is_rms() ? Tensor() : beta_->value,
+                         .y = sub_batch.of(saved.y),
+                         .mean = is_rms() ? Tensor() : sub_batch.of(saved.mean),
+                         .rstd = sub_batch.of(saved.rstd),
+                         .eps = eps_});
   return saved.y;
 }
 
 Tensor Norm::forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, const Tensor& residual,
                               const ops::Dropout& dropout, Saved& saved, const SubBatch& sub_batch) const {
   make_results(ex, x.shape(), x.dtype(), saved, sub_batch);
-  if (is_rms()) {
-    ops::residual_rms_norm(ex, {.x = sub_batch.of(x),
-                                .bias = bias,
-                                .residual = sub_batch.of(residual),
-                                .gamma = gamma_->value,
-                                .sum = sub_batch.of(saved.x),
-                                .y = sub_batch.of(saved.y),
-                                .rstd = sub_batch.of(saved.rstd),
-                                .eps = eps_,
-                                .dropout = dropout});
-    return saved.y;
-  }
-  ops::residual_layer_norm(ex, {.x = sub_batch.of(x),
-                                .bias = bias,
-                                .residual = sub_batch.of(residual),
-                                .gamma = gamma_->value,
-                                .beta = beta_->value,
-                                .sum = sub_batch.of(saved.x),
-                                .y = sub_batch.of(saved.y),
-                                .mean = sub_batch.of(saved.mean),
-                                .rstd = sub_batch.of(saved.rstd),
-                                .eps = eps_,
-                                .dropout = dropout});
+  ops::residual_norm(ex, {.x = sub_batch.of(x),
+                          .bias = bias,
+                          .residual = sub_batch.of(residual),
+                          .gamma = gamma_->value,
+                          .beta = is_rms() ? Tensor() : beta_->value,
+                          .sum = sub_batch.of(saved.x),
+                          .y = sub_batch.of(saved.y),
+                          .mean = is_rms() ? Tensor() : sub_batch.of(saved.mean),
+                          .rstd = sub_batch.of(saved.rstd),
+                          .eps = eps_,
+                          .dropout = dropout});
   return saved.y;
 }
 
 void Norm::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual,
                     const GradWithBias& dx) const {
-  if (is_rms()) {
-    return ops::rms_norm_backward(ex, {.dy = dy,
-                                       .x = saved.x,
-                                       .gamma = gamma_->value,
-                                       .rstd = saved.rstd,
-                                       .residual = residual,
-                                       .dx = dx.grad,
-                                       .gamma_grad = gamma_->grad,
-                                       .bias_grad = dx.bias_grad});
-  }
-  ops::layer_norm_backward(ex, {.dy = dy,
-                                .x = saved.x,
-                                .gamma = gamma_->value,
-                                .mean = saved.mean,
-                                .rstd = saved.rstd,
-                                .residual = residual,
-                                .dx = dx.grad,
-                                .gamma_grad = gamma_->grad,
-                                .beta_grad = beta_->grad,
-                                .bias_grad = dx.bias_grad});
+  ops::norm_backward(ex, {.dy = dy,
+                          .x = saved.x,
+                          .gamma = gamma_->value,
+                          .mean = saved.mean,
+                          .rstd = saved.rstd,
+                          .residual = residual,
+                          .dx = dx.grad,
+                          .gamma_grad = gamma_->grad,
+                          .beta_grad = is_rms() ? Tensor() : beta_->grad,
+                          .bias_grad = dx.bias_grad});
 }
 
 }  // namespace megalith::nn

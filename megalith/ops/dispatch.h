@@ -1,7 +1,9 @@
 #pragma once
+#include <array>
 #include <string_view>
 #include <utility>
 
+#include "megalith/base/str.h"
 #include "megalith/runtime/exec.h"
 #include "megalith/tensor/has_cuda.h"
 
@@ -18,6 +20,22 @@ inline void expect_like(const Tensor& tensor, const Shape& shape, DType dtype, s
   expect_shape(tensor, shape, what);
   expect_dtype(tensor, dtype, what);
 }
+
+/// Checks of an op's arguments by their names. Text is put together only for an error, because ops allocate nothing.
+struct Arguments {
+  std::string_view op;
+
+  /// The sizes of a tensor of known rank.
+  template <int kRank>
+  std::array<Index, kRank> dims(const Tensor& tensor, std::string_view argument) const {
+    if (tensor.shape().rank() != kRank) throw_rank(tensor, kRank, str(op, ".", argument));
+    return megalith::dims<kRank>(tensor, argument);
+  }
+  /// `tensor` must have this shape and dtype. Throws ShapeError that names it "op.argument".
+  void like(const Tensor& tensor, const Shape& shape, DType dtype, std::string_view argument) const {
+    if (tensor.shape() != shape || tensor.dtype() != dtype) expect_like(tensor, shape, dtype, str(op, ".", argument));
+  }
+};
 
 /// The one line between checks and kernels. It passes the op to `ex`, which calls on_cpu() or on_gpu(exec, stream).
 /// on_gpu is generic, so that a build without CUDA parses it and links nothing.

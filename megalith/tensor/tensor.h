@@ -69,7 +69,7 @@ void expect_shape(const Tensor& tensor, const Shape& wanted, std::string_view wh
 void expect_dtype(const Tensor& tensor, DType wanted, std::string_view what);
 [[noreturn]] void throw_rank(const Tensor& tensor, int wanted, std::string_view what);
 
-/// The sizes of a tensor of known rank: const auto [tokens, hidden] = dims<2>(x, "layer_norm.x");
+/// The sizes of a tensor of known rank: const auto [tokens, hidden] = dims<2>(x, "norm.x");
 template <int kRank>
 std::array<Index, kRank> dims(const Tensor& tensor, std::string_view what) {
   if (tensor.shape().rank() != kRank) throw_rank(tensor, kRank, what);

@@ -109,34 +109,34 @@ TEST_F(GpuLarge, ElementwiseAndNorms) {
     const Index n = in.dim(0);
     const Results out{empty(in.shape()), empty(in.shape()), empty(in.shape()), empty(in.shape()), empty(in.shape())};
     const Tensor mean = empty({n}, DType::f32), rstd = empty({n}, DType::f32);
-    residual_layer_norm(ex(), {.x = in,
-                               .bias = bias,
-                               .residual = in,
-                               .gamma = bias,
-                               .beta = bias,
-                               .sum = out.sum,
-                               .y = out.y,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .dropout = {}});
+    residual_norm(ex(), {.x = in,
+                         .bias = bias,
+                         .residual = in,
+                         .gamma = bias,
+                         .beta = bias,
+                         .sum = out.sum,
+                         .y = out.y,
+                         .mean = mean,
+                         .rstd = rstd,
+                         .dropout = {}});
     const Tensor gamma_grad = empty({hidden}, DType::f32), beta_grad = empty({hidden}, DType::f32);
-    layer_norm_backward(ex(), {.dy = out.y,
-                               .x = out.sum,
-                               .gamma = bias,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .residual = in,
-                               .dx = out.dx,
-                               .gamma_grad = gamma_grad,
-                               .beta_grad = beta_grad});
+    norm_backward(ex(), {.dy = out.y,
+                         .x = out.sum,
+                         .gamma = bias,
+                         .mean = mean,
+                         .rstd = rstd,
+                         .residual = in,
+                         .dx = out.dx,
+                         .gamma_grad = gamma_grad,
+                         .beta_grad = beta_grad});
     add(ex(), out.sum, out.dx, out.z);
     bias_gelu(ex(), {.x = out.z, .bias = bias, .y = out.gelu});
     return out;
   };
   const Results all = run(x), few = run(last);
-  expect_same_bytes(tail(all.sum), few.sum, "the last rows of residual_layer_norm's sum");
-  expect_same_bytes(tail(all.y), few.y, "of residual_layer_norm");
-  expect_same_bytes(tail(all.dx), few.dx, "of layer_norm_backward");
+  expect_same_bytes(tail(all.sum), few.sum, "the last rows of residual_norm's sum");
+  expect_same_bytes(tail(all.y), few.y, "of residual_norm");
+  expect_same_bytes(tail(all.dx), few.dx, "of norm_backward");
   expect_same_bytes(tail(all.z), few.z, "of bias_gelu's z");
   expect_same_bytes(tail(all.gelu), few.gelu, "of bias_gelu");
 }
@@ -150,11 +150,11 @@ TEST_F(GpuLarge, NormBiasAndScale) {
   const auto normed = [&](const Tensor& in) {
     const Index n = in.dim(0);
     const Results out{empty(in.shape()), empty({n}, DType::f32), empty({n}, DType::f32)};
-    layer_norm_forward(ex(), {.x = in, .gamma = bias, .beta = bias, .y = out.y, .mean = out.mean, .rstd = out.rstd});
+    norm_forward(ex(), {.x = in, .gamma = bias, .beta = bias, .y = out.y, .mean = out.mean, .rstd = out.rstd});
     return out;
   };
   const Results all = normed(x), few = normed(last);
-  expect_same_bytes(tail(all.y), few.y, "the last rows of layer_norm_forward");
+  expect_same_bytes(tail(all.y), few.y, "the last rows of norm_forward");
   expect_same_bytes(tail(all.mean), few.mean, "their means");
   expect_same_bytes(tail(all.rstd), few.rstd, "their reciprocal standard deviations");
   for (const Tensor& in : {x, last}) add_bias(ex(), in, bias);
@@ -240,15 +240,15 @@ TEST_F(GpuLarge, SumsOverRows) {
 
   const Tensor gamma_grad = filled({hidden}, 0, DType::f32), beta_grad = filled({hidden}, 0, DType::f32);
   const Tensor mean = filled({rows}, 0, DType::f32), rstd = filled({rows}, 1, DType::f32);
-  layer_norm_backward(ex(), {.dy = dy,
-                             .x = dy,
-                             .gamma = filled({hidden}, 1),
-                             .mean = mean,
-                             .rstd = rstd,
-                             .residual = {},
-                             .dx = empty(dy.shape()),
-                             .gamma_grad = gamma_grad,
-                             .beta_grad = beta_grad});
+  norm_backward(ex(), {.dy = dy,
+                       .x = dy,
+                       .gamma = filled({hidden}, 1),
+                       .mean = mean,
+                       .rstd = rstd,
+                       .residual = {},
+                       .dx = empty(dy.shape()),
+                       .gamma_grad = gamma_grad,
+                       .beta_grad = beta_grad});
   expect_all(beta_grad, want, "gradient of beta");
   expect_all(gamma_grad, want + 6 * kTail, "gradient of gamma, of squares");
 }

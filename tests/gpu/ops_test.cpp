@@ -82,7 +82,7 @@ TEST(GpuNorms, TakeNoRowsOverTheirLimit) {
   const Tensor x = ex.tensor({1, columns}, DType::f32), row = ex.tensor({columns}, DType::f32),
                statistic = ex.tensor({1}, DType::f32);
   const auto run = [&] {
-    layer_norm_forward(ex, {.x = x, .gamma = row, .beta = row, .y = x, .mean = statistic, .rstd = statistic});
+    norm_forward(ex, {.x = x, .gamma = row, .beta = row, .y = x, .mean = statistic, .rstd = statistic});
   };
   EXPECT_EQ(error_of<BackendError>(run),
             "[norm] columns = 16385: must be at most 16384 on a GPU; use a smaller hidden size");

@@ -127,13 +127,12 @@ TEST(Stage, TheSumOfARegionsInputGradientRunsBesideItsWeightGradients) {
     const std::vector<std::string> backward = ops_of(nn::SequenceParallel::off, parts, 1);
     // The gradient of the region's input, its sum, both weight gradients, and only then the wait.
     EXPECT_EQ(around("matmul_gelu_backward", backward, 0, 6),
-              Around(4, {"matmul", "all_reduce", "matmul", "matmul", "wait", "layer_norm_backward"}));
+              Around(4, {"matmul", "all_reduce", "matmul", "matmul", "wait", "norm_backward"}));
     EXPECT_EQ(around("attention_backward", backward, 1, 6),
-              Around(4, {"matmul", "matmul", "all_reduce", "matmul", "matmul", "wait", "layer_norm_backward"}));
+              Around(4, {"matmul", "matmul", "all_reduce", "matmul", "matmul", "wait", "norm_backward"}));
     const auto sums = around("all_reduce", backward, 1, 3);
     ASSERT_EQ(sums.size(), 2U * 4 + 1);
-    EXPECT_EQ(sums.front(), (std::vector<std::string>{"matmul", "matmul", "wait", "layer_norm_backward"}))
-        << "the head";
+    EXPECT_EQ(sums.front(), (std::vector<std::string>{"matmul", "matmul", "wait", "norm_backward"})) << "the head";
   }
 }
 

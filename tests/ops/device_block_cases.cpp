@@ -39,8 +39,8 @@ TEST_P(DeviceOps, RmsNorms) {
     const Twin dx = t().out(matrix), gamma_grad = t().in_f32({columns}, 7), bias_grad = t().in_f32({columns}, 9),
                state = t().structure(kDeviceState);
     t().run([&](Exec& ex) {
-      rms_norm_forward(ex, {.x = x.on(ex), .gamma = gamma.on(ex), .y = y.on(ex), .rstd = rstd.on(ex)});
-      residual_rms_norm(
+      norm_forward(ex, {.x = x.on(ex), .gamma = gamma.on(ex), .y = y.on(ex), .rstd = rstd.on(ex)});
+      residual_norm(
           ex,
           {.x = x.on(ex),
            .bias = bias.on(ex),
@@ -51,30 +51,30 @@ TEST_P(DeviceOps, RmsNorms) {
            .rstd = rstd2.on(ex),
            .dropout = {
                .probability = 0.3, .seed = 9, .site = 4, .step_state = state.on(ex), .seq_len = 1, .first_row = 3}});
-      residual_rms_norm(ex, {.x = x.on(ex),
-                             .bias = {},
-                             .residual = residual.on(ex),
-                             .gamma = gamma.on(ex),
-                             .sum = sum3.on(ex),
-                             .y = y3.on(ex),
-                             .rstd = rstd3.on(ex),
-                             .dropout = {}});
-      rms_norm_backward(ex, {.dy = dy.on(ex),
-                             .x = x.on(ex),
-                             .gamma = gamma.on(ex),
-                             .rstd = rstd.on(ex),
-                             .residual = residual.on(ex),
-                             .dx = dx.on(ex),
-                             .gamma_grad = gamma_grad.on(ex),
-                             .bias_grad = bias_grad.on(ex)});
+      residual_norm(ex, {.x = x.on(ex),
+                         .bias = {},
+                         .residual = residual.on(ex),
+                         .gamma = gamma.on(ex),
+                         .sum = sum3.on(ex),
+                         .y = y3.on(ex),
+                         .rstd = rstd3.on(ex),
+                         .dropout = {}});
+      norm_backward(ex, {.dy = dy.on(ex),
+                         .x = x.on(ex),
+                         .gamma = gamma.on(ex),
+                         .rstd = rstd.on(ex),
+                         .residual = residual.on(ex),
+                         .dx = dx.on(ex),
+                         .gamma_grad = gamma_grad.on(ex),
+                         .bias_grad = bias_grad.on(ex)});
       // Over dy, and without a residual.
-      rms_norm_backward(ex, {.dy = dy.on(ex),
-                             .x = x.on(ex),
-                             .gamma = gamma.on(ex),
-                             .rstd = rstd.on(ex),
-                             .residual = {},
-                             .dx = dy.on(ex),
-                             .gamma_grad = gamma_grad.on(ex)});
+      norm_backward(ex, {.dy = dy.on(ex),
+                         .x = x.on(ex),
+                         .gamma = gamma.on(ex),
+                         .rstd = rstd.on(ex),
+                         .residual = {},
+                         .dx = dy.on(ex),
+                         .gamma_grad = gamma_grad.on(ex)});
     });
     expect_same(y, "y");
     expect_close(rstd, "rstd", 1e-5);
@@ -105,33 +105,33 @@ TEST_P(DeviceOps, WhatRmsNormsDoBesides) {
         .probability = 0.3, .seed = 9, .site = 4, .step_state = t().structure(kDeviceState).on(ex), .seq_len = 1};
     const Tensor sum = t().out(matrix).on(ex), y = t().out(matrix).on(ex), sum_of_two = t().out(matrix).on(ex),
                  y_of_two = t().out(matrix).on(ex);
-    residual_rms_norm(ex, {.x = x,
-                           .bias = bias,
-                           .residual = residual,
-                           .gamma = gamma,
-                           .sum = sum,
-                           .y = y,
-                           .rstd = rstd,
-                           .dropout = dropout});
+    residual_norm(ex, {.x = x,
+                       .bias = bias,
+                       .residual = residual,
+                       .gamma = gamma,
+                       .sum = sum,
+                       .y = y,
+                       .rstd = rstd,
+                       .dropout = dropout});
     bias_dropout_residual(ex, {.x = x, .bias = bias, .residual = residual, .out = sum_of_two, .dropout = dropout});
-    rms_norm_forward(ex, {.x = sum_of_two, .gamma = gamma, .y = y_of_two, .rstd = rstd_of_two});
+    norm_forward(ex, {.x = sum_of_two, .gamma = gamma, .y = y_of_two, .rstd = rstd_of_two});
     EXPECT_EQ(t().read(sum), t().read(sum_of_two));
     EXPECT_EQ(t().read(y), t().read(y_of_two));
     EXPECT_EQ(t().read(rstd), t().read(rstd_of_two));
     for (const Tensor& past : {residual, Tensor()}) {
       const auto backward = [&](const Tensor& bias_grad) {
-        const RmsNormBackward args{.dy = dy,
-                                   .x = sum,
-                                   .gamma = gamma,
-                                   .rstd = rstd,
-                                   .residual = past,
-                                   .dx = t().out(matrix).on(ex),
-                                   .gamma_grad = t().in_f32({columns}, 7).on(ex),
-                                   .bias_grad = bias_grad};
-        rms_norm_backward(ex, args);
+        const NormBackward args{.dy = dy,
+                                .x = sum,
+                                .gamma = gamma,
+                                .rstd = rstd,
+                                .residual = past,
+                                .dx = t().out(matrix).on(ex),
+                                .gamma_grad = t().in_f32({columns}, 7).on(ex),
+                                .bias_grad = bias_grad};
+        norm_backward(ex, args);
         return args;
       };
-      const RmsNormBackward both = backward(t().in_f32({columns}, 9).on(ex)), alone = backward({});
+      const NormBackward both = backward(t().in_f32({columns}, 9).on(ex)), alone = backward({});
       const Tensor sums = t().in_f32({columns}, 9).on(ex);
       bias_backward(ex, alone.dx, sums);
       EXPECT_EQ(t().read(both.dx), t().read(alone.dx));
@@ -153,16 +153,16 @@ TEST_P(DeviceOps, ResidualLayerNormWithoutBias) {
     const auto with = [&](const Tensor& bias) {
       const Tensor sum = t().out(matrix).on(ex), y = t().out(matrix).on(ex), mean = t().out_f32({rows}).on(ex),
                    rstd = t().out_f32({rows}).on(ex);
-      residual_layer_norm(ex, {.x = x,
-                               .bias = bias,
-                               .residual = residual,
-                               .gamma = gamma,
-                               .beta = gamma,
-                               .sum = sum,
-                               .y = y,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .dropout = {}});
+      residual_norm(ex, {.x = x,
+                         .bias = bias,
+                         .residual = residual,
+                         .gamma = gamma,
+                         .beta = gamma,
+                         .sum = sum,
+                         .y = y,
+                         .mean = mean,
+                         .rstd = rstd,
+                         .dropout = {}});
       return std::array{t().read(sum), t().read(y), t().read(mean), t().read(rstd)};
     };
     EXPECT_EQ(with({}), with(zeros));

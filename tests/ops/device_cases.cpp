@@ -68,13 +68,13 @@ TEST_P(DeviceOps, Norms) {
     const Twin dx = t().out(matrix), gamma_grad = t().in_f32({columns}, 7), beta_grad = t().in_f32({columns}, 8);
     const Twin bias_grad = t().in_f32({columns}, 9), state = t().structure(kDeviceState);
     t().run([&](Exec& ex) {
-      layer_norm_forward(ex, {.x = x.on(ex),
-                              .gamma = gamma.on(ex),
-                              .beta = beta.on(ex),
-                              .y = y.on(ex),
-                              .mean = mean.on(ex),
-                              .rstd = rstd.on(ex)});
-      residual_layer_norm(
+      norm_forward(ex, {.x = x.on(ex),
+                        .gamma = gamma.on(ex),
+                        .beta = beta.on(ex),
+                        .y = y.on(ex),
+                        .mean = mean.on(ex),
+                        .rstd = rstd.on(ex)});
+      residual_norm(
           ex,
           {.x = x.on(ex),
            .bias = bias.on(ex),
@@ -87,26 +87,26 @@ TEST_P(DeviceOps, Norms) {
            .rstd = rstd2.on(ex),
            .dropout = {
                .probability = 0.3, .seed = 9, .site = 4, .step_state = state.on(ex), .seq_len = 1, .first_row = 3}});
-      layer_norm_backward(ex, {.dy = dy.on(ex),
-                               .x = x.on(ex),
-                               .gamma = gamma.on(ex),
-                               .mean = mean.on(ex),
-                               .rstd = rstd.on(ex),
-                               .residual = residual.on(ex),
-                               .dx = dx.on(ex),
-                               .gamma_grad = gamma_grad.on(ex),
-                               .beta_grad = beta_grad.on(ex),
-                               .bias_grad = bias_grad.on(ex)});
+      norm_backward(ex, {.dy = dy.on(ex),
+                         .x = x.on(ex),
+                         .gamma = gamma.on(ex),
+                         .mean = mean.on(ex),
+                         .rstd = rstd.on(ex),
+                         .residual = residual.on(ex),
+                         .dx = dx.on(ex),
+                         .gamma_grad = gamma_grad.on(ex),
+                         .beta_grad = beta_grad.on(ex),
+                         .bias_grad = bias_grad.on(ex)});
       // Over dy, and without a residual.
-      layer_norm_backward(ex, {.dy = dy.on(ex),
-                               .x = x.on(ex),
-                               .gamma = gamma.on(ex),
-                               .mean = mean.on(ex),
-                               .rstd = rstd.on(ex),
-                               .residual = {},
-                               .dx = dy.on(ex),
-                               .gamma_grad = gamma_grad.on(ex),
-                               .beta_grad = beta_grad.on(ex)});
+      norm_backward(ex, {.dy = dy.on(ex),
+                         .x = x.on(ex),
+                         .gamma = gamma.on(ex),
+                         .mean = mean.on(ex),
+                         .rstd = rstd.on(ex),
+                         .residual = {},
+                         .dx = dy.on(ex),
+                         .gamma_grad = gamma_grad.on(ex),
+                         .beta_grad = beta_grad.on(ex)});
     });
     expect_same(y, "y");
     expect_close(mean, "mean", 1e-5);

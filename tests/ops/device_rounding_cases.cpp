@@ -127,18 +127,18 @@ TEST_P(DeviceOps, WhatNormsDoBesides) {
                             .first_row = 3};
       const Tensor sum = t().out(matrix).on(ex), y = t().out(matrix).on(ex), sum_of_two = t().out(matrix).on(ex),
                    y_of_two = t().out(matrix).on(ex);
-      residual_layer_norm(ex, {.x = x,
-                               .bias = bias,
-                               .residual = residual,
-                               .gamma = gamma,
-                               .beta = beta,
-                               .sum = sum,
-                               .y = y,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .dropout = dropout});
+      residual_norm(ex, {.x = x,
+                         .bias = bias,
+                         .residual = residual,
+                         .gamma = gamma,
+                         .beta = beta,
+                         .sum = sum,
+                         .y = y,
+                         .mean = mean,
+                         .rstd = rstd,
+                         .dropout = dropout});
       bias_dropout_residual(ex, {.x = x, .bias = bias, .residual = residual, .out = sum_of_two, .dropout = dropout});
-      layer_norm_forward(
+      norm_forward(
           ex, {.x = sum_of_two, .gamma = gamma, .beta = beta, .y = y_of_two, .mean = mean_of_two, .rstd = rstd_of_two});
       expect_equal(t().read(sum), t().read(sum_of_two));
       expect_equal(t().read(y), t().read(y_of_two));
@@ -147,20 +147,20 @@ TEST_P(DeviceOps, WhatNormsDoBesides) {
     }
     for (const Tensor& past : {residual, Tensor()}) {
       const auto backward = [&](const Tensor& bias_grad) {
-        const LayerNormBackward args{.dy = dy,
-                                     .x = x,
-                                     .gamma = gamma,
-                                     .mean = mean,
-                                     .rstd = rstd,
-                                     .residual = past,
-                                     .dx = t().out(matrix).on(ex),
-                                     .gamma_grad = t().in_f32({columns}, 7).on(ex),
-                                     .beta_grad = t().in_f32({columns}, 8).on(ex),
-                                     .bias_grad = bias_grad};
-        layer_norm_backward(ex, args);
+        const NormBackward args{.dy = dy,
+                                .x = x,
+                                .gamma = gamma,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .residual = past,
+                                .dx = t().out(matrix).on(ex),
+                                .gamma_grad = t().in_f32({columns}, 7).on(ex),
+                                .beta_grad = t().in_f32({columns}, 8).on(ex),
+                                .bias_grad = bias_grad};
+        norm_backward(ex, args);
         return args;
       };
-      const LayerNormBackward both = backward(t().in_f32({columns}, 9).on(ex)), alone = backward({});
+      const NormBackward both = backward(t().in_f32({columns}, 9).on(ex)), alone = backward({});
       const Tensor sums = t().in_f32({columns}, 9).on(ex);
       bias_backward(ex, alone.dx, sums);
       expect_equal(t().read(both.dx), t().read(alone.dx));

@@ -1,6 +1,10 @@
 #include "megalith/ops/norm.h"
 
 #include <cmath>
+#include <utility>
+
+#include "megalith/base/str.h"
+#include "megalith/runtime/memory_plan.h"
 
 #include "tests/ops/op_test.h"
 
@@ -30,6 +34,8 @@ NormReference normalised(const Values& x, const Values& gamma, const Values& bet
   return out;
 }
 
+enum class NormKind : std::uint8_t { layer, rms };
+
 class LayerNormTest : public OpTest {};
 MEGALITH_OPS_PRECISIONS(LayerNormTest);
 
@@ -39,12 +45,12 @@ TEST_P(LayerNormTest, Forward) {
                  beta = random_values(columns, 3);
     const NormReference want = normalised(x, gamma, beta, columns);
     const Tensor y = empty({rows, columns}), mean = empty({rows}), rstd = empty({rows});
-    layer_norm_forward(ex_, {.x = put({rows, columns}, x),
-                             .gamma = put({columns}, gamma),
-                             .beta = put({columns}, beta),
-                             .y = y,
-                             .mean = mean,
-                             .rstd = rstd});
+    norm_forward(ex_, {.x = put({rows, columns}, x),
+                       .gamma = put({columns}, gamma),
+                       .beta = put({columns}, beta),
+                       .y = y,
+                       .mean = mean,
+                       .rstd = rstd});
     expect_near(y, want.y, "y");
     expect_near(mean, want.mean, "mean");
     expect_near(rstd, want.rstd, "rstd");
@@ -57,12 +63,12 @@ TEST_P(LayerNormTest, LargeMeanDoesNotCancel) {
   for (double& value : x) value = static_cast<float>(value + 1000);
   const Values ones(64, 1.0), zeros(64, 0.0);
   const Tensor y = empty({1, columns}), mean = empty({1}), rstd = empty({1});
-  layer_norm_forward(ex_, {.x = put({1, columns}, x),
-                           .gamma = put({columns}, ones),
-                           .beta = put({columns}, zeros),
-                           .y = y,
-                           .mean = mean,
-                           .rstd = rstd});
+  norm_forward(ex_, {.x = put({1, columns}, x),
+                     .gamma = put({columns}, ones),
+                     .beta = put({columns}, zeros),
+                     .y = y,
+                     .mean = mean,
+                     .rstd = rstd});
   // The mean itself is rounded to 6e-5 in f32; E[x^2] - E[x]^2 would have lost everything.
   EXPECT_LT(relative_error(values_of(y), normalised(x, ones, zeros, columns).y), dtype() == DType::f32 ? 1e-4 : 1e-12);
 }
@@ -86,15 +92,15 @@ TEST_P(LayerNormTest, BackwardEqualsDifferences) {
     const Tensor gamma_grad = put({columns}, Values(gamma.size(), 0)),
                  beta_grad = put({columns}, Values(gamma.size(), 0));
     const auto backward = [&](const Tensor& from, const Tensor& past, const Tensor& to) {
-      layer_norm_backward(ex_, {.dy = from,
-                                .x = tx,
-                                .gamma = tgamma,
-                                .mean = mean,
-                                .rstd = rstd,
-                                .residual = past,
-                                .dx = to,
-                                .gamma_grad = gamma_grad,
-                                .beta_grad = beta_grad});
+      norm_backward(ex_, {.dy = from,
+                          .x = tx,
+                          .gamma = tgamma,
+                          .mean = mean,
+                          .rstd = rstd,
+                          .residual = past,
+                          .dx = to,
+                          .gamma_grad = gamma_grad,
+                          .beta_grad = beta_grad});
     };
     backward(tdy, {}, out);
     EXPECT_LT(relative_error(values_of(out), dx), tolerance);
@@ -128,19 +134,19 @@ TEST_P(LayerNormTest, ResidualFormEqualsItsParts) {
                           .seq_len = 1};
     const Tensor sum = empty({rows, columns}), y = empty({rows, columns}), mean = empty({rows}), rstd = empty({rows});
     bias_dropout_residual(ex_, {.x = x, .bias = bias, .residual = residual, .out = sum, .dropout = dropout});
-    layer_norm_forward(ex_, {.x = sum, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
+    norm_forward(ex_, {.x = sum, .gamma = gamma, .beta = beta, .y = y, .mean = mean, .rstd = rstd});
     const Tensor sum2 = empty({rows, columns}), y2 = empty({rows, columns}), mean2 = empty({rows}),
                  rstd2 = empty({rows});
-    residual_layer_norm(ex_, {.x = x,
-                              .bias = bias,
-                              .residual = residual,
-                              .gamma = gamma,
-                              .beta = beta,
-                              .sum = sum2,
-                              .y = y2,
-                              .mean = mean2,
-                              .rstd = rstd2,
-                              .dropout = dropout});
+    residual_norm(ex_, {.x = x,
+                        .bias = bias,
+                        .residual = residual,
+                        .gamma = gamma,
+                        .beta = beta,
+                        .sum = sum2,
+                        .y = y2,
+                        .mean = mean2,
+                        .rstd = rstd2,
+                        .dropout = dropout});
     EXPECT_EQ(values_of(sum2), values_of(sum));
     EXPECT_EQ(values_of(y2), values_of(y));
     EXPECT_EQ(values_of(mean2), values_of(mean));
@@ -161,15 +167,15 @@ TEST_P(LayerNormTest, WeightGradientsAdd) {
       beta[c] += dy[at];
     }
     const Tensor gamma_grad = put({columns}, start), beta_grad = put({columns}, start);
-    layer_norm_backward(ex_, {.dy = put({rows, columns}, dy),
-                              .x = put({rows, columns}, x),
-                              .gamma = put({columns}, start),
-                              .mean = put({rows}, mean),
-                              .rstd = put({rows}, rstd),
-                              .residual = {},
-                              .dx = empty({rows, columns}),
-                              .gamma_grad = gamma_grad,
-                              .beta_grad = beta_grad});
+    norm_backward(ex_, {.dy = put({rows, columns}, dy),
+                        .x = put({rows, columns}, x),
+                        .gamma = put({columns}, start),
+                        .mean = put({rows}, mean),
+                        .rstd = put({rows}, rstd),
+                        .residual = {},
+                        .dx = empty({rows, columns}),
+                        .gamma_grad = gamma_grad,
+                        .beta_grad = beta_grad});
     expect_near(gamma_grad, gamma, "gamma");
     expect_near(beta_grad, beta, "beta");
   }
@@ -183,16 +189,16 @@ TEST_P(LayerNormTest, SameBitsForAnyTeam) {
     const Tensor y = empty({rows, columns}), mean = empty({rows}), rstd = empty({rows});
     const Tensor gamma_grad = put({columns}, random_values(columns, 3)),
                  beta_grad = put({columns}, random_values(columns, 4));
-    layer_norm_forward(ex_, {.x = x, .gamma = gamma, .beta = gamma, .y = y, .mean = mean, .rstd = rstd});
-    layer_norm_backward(ex_, {.dy = y,
-                              .x = x,
-                              .gamma = gamma,
-                              .mean = mean,
-                              .rstd = rstd,
-                              .residual = {},
-                              .dx = y,
-                              .gamma_grad = gamma_grad,
-                              .beta_grad = beta_grad});
+    norm_forward(ex_, {.x = x, .gamma = gamma, .beta = gamma, .y = y, .mean = mean, .rstd = rstd});
+    norm_backward(ex_, {.dy = y,
+                        .x = x,
+                        .gamma = gamma,
+                        .mean = mean,
+                        .rstd = rstd,
+                        .residual = {},
+                        .dx = y,
+                        .gamma_grad = gamma_grad,
+                        .beta_grad = beta_grad});
     Values all = values_of(y);
     for (const Tensor& tensor : {gamma_grad, beta_grad}) {
       const Values more = values_of(tensor);
@@ -202,26 +208,136 @@ TEST_P(LayerNormTest, SameBitsForAnyTeam) {
   });
 }
 
+/// A call of `op` with one tensor after the other of another shape fails, and names that tensor.
+template <class Args>
+void expect_every_shape_checked(Exec& ex, void (*op)(Exec&, const Args&), const char* name, const Args& args,
+                                const std::vector<std::pair<const char*, Tensor Args::*>>& tensors) {
+  const Tensor wrong = ex.tensor({5, 5}, args.x.dtype());
+  for (const auto& [argument, tensor] : tensors) {
+    const Shape wanted = (args.*tensor).shape();
+    Args spoilt = args;
+    spoilt.*tensor = wrong;
+    EXPECT_EQ(error_text([&] { op(ex, spoilt); }), str("[", name, ".", argument, "] shape = [5, 5]: must be ", wanted));
+    spoilt.*tensor = ex.tensor(wanted, DType::i32);
+    EXPECT_EQ(error_text([&] { op(ex, spoilt); }),
+              str("[", name, ".", argument, "] dtype = i32: must be ", name_of((args.*tensor).dtype())));
+  }
+}
+
 TEST_P(LayerNormTest, NamesTheArgumentThatDoesNotFit) {
   const Tensor x = empty({3, 4}), h = empty({4}), t = empty({3});
-  EXPECT_EQ(error_text([&] { layer_norm_forward(ex_, {.x = x, .gamma = h, .beta = t, .y = x, .mean = t, .rstd = t}); }),
-            "[layer_norm.beta] shape = [3]: must be [4]");
-  const auto backward_error = [&](const Tensor& residual, const Tensor& bias_grad) {
+  using Forward = NormForward;
+  expect_every_shape_checked(ex_, norm_forward, "norm", {.x = x, .gamma = h, .beta = h, .y = x, .mean = t, .rstd = t},
+                             {{"gamma", &Forward::gamma},
+                              {"beta", &Forward::beta},
+                              {"y", &Forward::y},
+                              {"mean", &Forward::mean},
+                              {"rstd", &Forward::rstd}});
+  using Residual = ResidualNorm;
+  expect_every_shape_checked(
+      ex_, residual_norm, "residual_norm",
+      {.x = x, .bias = h, .residual = x, .gamma = h, .beta = h, .sum = x, .y = x, .mean = t, .rstd = t, .dropout = {}},
+      {{"bias", &Residual::bias},
+       {"residual", &Residual::residual},
+       {"gamma", &Residual::gamma},
+       {"beta", &Residual::beta},
+       {"sum", &Residual::sum},
+       {"y", &Residual::y},
+       {"mean", &Residual::mean},
+       {"rstd", &Residual::rstd}});
+  using Backward = NormBackward;
+  expect_every_shape_checked(ex_, norm_backward, "norm_backward",
+                             {.dy = x,
+                              .x = x,
+                              .gamma = h,
+                              .mean = t,
+                              .rstd = t,
+                              .residual = x,
+                              .dx = x,
+                              .gamma_grad = h,
+                              .beta_grad = h,
+                              .bias_grad = h},
+                             {{"dy", &Backward::dy},
+                              {"gamma", &Backward::gamma},
+                              {"mean", &Backward::mean},
+                              {"rstd", &Backward::rstd},
+                              {"residual", &Backward::residual},
+                              {"dx", &Backward::dx},
+                              {"gamma_grad", &Backward::gamma_grad},
+                              {"beta_grad", &Backward::beta_grad},
+                              {"bias_grad", &Backward::bias_grad}});
+}
+
+TEST_P(LayerNormTest, HasAMeanAndBetaOrIsAnRmsNorm) {
+  const Tensor x = empty({3, 4}), h = empty({4}), t = empty({3});
+  const auto forward = [&](const Tensor& beta, const Tensor& mean) {
+    return error_text([&] { norm_forward(ex_, {.x = x, .gamma = h, .beta = beta, .y = x, .mean = mean, .rstd = t}); });
+  };
+  EXPECT_EQ(forward({}, t), "[norm] mean, beta: a layer norm needs both, an RMS norm must have neither");
+  EXPECT_EQ(forward(h, {}), forward({}, t));
+  EXPECT_EQ(forward({}, {}), "");
+  const auto residual = [&](const Tensor& beta, const Tensor& mean) {
     return error_text([&] {
-      layer_norm_backward(ex_, {.dy = x,
-                                .x = x,
-                                .gamma = h,
-                                .mean = t,
-                                .rstd = t,
-                                .residual = residual,
-                                .dx = x,
-                                .gamma_grad = h,
-                                .beta_grad = h,
-                                .bias_grad = bias_grad});
+      residual_norm(ex_, {.x = x,
+                          .bias = {},
+                          .residual = x,
+                          .gamma = h,
+                          .beta = beta,
+                          .sum = x,
+                          .y = x,
+                          .mean = mean,
+                          .rstd = t,
+                          .dropout = {}});
     });
   };
-  EXPECT_EQ(backward_error(h, {}), "[layer_norm_backward.residual] shape = [4]: must be [3, 4]");
-  EXPECT_EQ(backward_error(x, t), "[layer_norm_backward.bias_grad] shape = [3]: must be [4]");
+  EXPECT_EQ(residual({}, t), "[residual_norm] mean, beta: a layer norm needs both, an RMS norm must have neither");
+  EXPECT_EQ(residual(h, {}), residual({}, t));
+  const auto backward = [&](const Tensor& beta_grad, const Tensor& mean) {
+    return error_text([&] {
+      norm_backward(ex_, {.dy = x,
+                          .x = x,
+                          .gamma = h,
+                          .mean = mean,
+                          .rstd = t,
+                          .residual = {},
+                          .dx = x,
+                          .gamma_grad = h,
+                          .beta_grad = beta_grad});
+    });
+  };
+  EXPECT_EQ(backward({}, t), "[norm_backward] mean, beta_grad: a layer norm needs both, an RMS norm must have neither");
+  EXPECT_EQ(backward(h, {}), backward({}, t));
+  EXPECT_EQ(backward({}, {}), "");
+}
+
+/// Scratch of the backward pass: an array of sums per gradient, for each block of 128 rows on a CPU, for each of 33
+/// parts of 8 rows on a GPU. A CPU sums bias_grad in the array of another.
+TEST(NormPlan, ScratchFollowsTheDeviceAndTheGradients) {
+  const auto scratch = [](Device device, NormKind kind, bool has_bias_grad) {
+    Recording recording;
+    recording.begin_phase();
+    Exec ex(device, recording);
+    const auto f32 = [&](const Shape& shape) { return ex.tensor(shape, DType::f32); };
+    const Tensor x = f32({261, 96}), h = f32({96}), t = f32({261});
+    const bool is_layer = kind == NormKind::layer;
+    norm_backward(ex, {.dy = x,
+                       .x = x,
+                       .gamma = h,
+                       .mean = is_layer ? t : Tensor(),
+                       .rstd = t,
+                       .residual = {},
+                       .dx = x,
+                       .gamma_grad = h,
+                       .beta_grad = is_layer ? h : Tensor(),
+                       .bias_grad = has_bias_grad ? h : Tensor()});
+    return recording.tensors().back().bytes / (96 * 4);
+  };
+  EXPECT_EQ(scratch(Device::cpu, NormKind::layer, true), 3 * 2);
+  EXPECT_EQ(scratch(Device::cpu, NormKind::rms, true), 3 * 1);
+  EXPECT_EQ(scratch(Device::cuda, NormKind::layer, false), 33 * 2);
+  EXPECT_EQ(scratch(Device::cuda, NormKind::layer, true), 33 * 3);
+  EXPECT_EQ(scratch(Device::cuda, NormKind::rms, false), 33 * 1);
+  EXPECT_EQ(scratch(Device::cuda, NormKind::rms, true), 33 * 2);
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ TEST_P(RmsNormTest, Forward) {
       const Values x = random_values(rows * columns, 1, 4), gamma = random_values(columns, 2);
       const RmsNormReference want = normalised(x, gamma, columns, eps);
       const Tensor y = empty({rows, columns}), rstd = empty({rows});
-      rms_norm_forward(
-          ex_, {.x = put({rows, columns}, x), .gamma = put({columns}, gamma), .y = y, .rstd = rstd, .eps = eps});
+      norm_forward(ex_,
+                   {.x = put({rows, columns}, x), .gamma = put({columns}, gamma), .y = y, .rstd = rstd, .eps = eps});
       expect_near(y, want.y, "y");
       expect_near(rstd, want.rstd, "rstd");
     }
@@ -57,7 +57,7 @@ TEST_P(RmsNormTest, BackwardEqualsDifferences) {
     const double tolerance = dtype() == DType::f32 ? 1e-5 : 1e-8;  // of differences, and of the rounded f32 statistics
     const Tensor gamma_grad = put({columns}, Values(gamma.size(), 0));
     const auto backward = [&](const Tensor& from, const Tensor& past, const Tensor& to) {
-      rms_norm_backward(
+      norm_backward(
           ex_,
           {.dy = from, .x = tx, .gamma = tgamma, .rstd = rstd, .residual = past, .dx = to, .gamma_grad = gamma_grad});
     };
@@ -80,14 +80,14 @@ TEST_P(RmsNormTest, SumsOfDxAreThoseOfItsRows) {
   for (const auto [rows, columns] : kRmsNormSizes) {
     const Tensor dx = empty({rows, columns}), sums = put({columns}, random_values(columns, 6)),
                  alone = put({columns}, random_values(columns, 6));
-    rms_norm_backward(ex_, {.dy = put({rows, columns}, random_values(rows * columns, 1)),
-                            .x = put({rows, columns}, random_values(rows * columns, 2)),
-                            .gamma = put({columns}, random_values(columns, 3)),
-                            .rstd = put({rows}, random_values(rows, 4)),
-                            .residual = put({rows, columns}, random_values(rows * columns, 5)),
-                            .dx = dx,
-                            .gamma_grad = put({columns}, random_values(columns, 7)),
-                            .bias_grad = sums});
+    norm_backward(ex_, {.dy = put({rows, columns}, random_values(rows * columns, 1)),
+                        .x = put({rows, columns}, random_values(rows * columns, 2)),
+                        .gamma = put({columns}, random_values(columns, 3)),
+                        .rstd = put({rows}, random_values(rows, 4)),
+                        .residual = put({rows, columns}, random_values(rows * columns, 5)),
+                        .dx = dx,
+                        .gamma_grad = put({columns}, random_values(columns, 7)),
+                        .bias_grad = sums});
     bias_backward(ex_, dx, alone);
     EXPECT_EQ(values_of(sums), values_of(alone));
   }
@@ -107,16 +107,16 @@ TEST_P(RmsNormTest, ResidualFormEqualsItsParts) {
                             .seq_len = 1};
       const Tensor sum = empty({rows, columns}), y = empty({rows, columns}), rstd = empty({rows});
       bias_dropout_residual(ex_, {.x = x, .bias = bias, .residual = residual, .out = sum, .dropout = dropout});
-      rms_norm_forward(ex_, {.x = sum, .gamma = gamma, .y = y, .rstd = rstd});
+      norm_forward(ex_, {.x = sum, .gamma = gamma, .y = y, .rstd = rstd});
       const Tensor sum2 = empty({rows, columns}), y2 = empty({rows, columns}), rstd2 = empty({rows});
-      residual_rms_norm(ex_, {.x = x,
-                              .bias = bias,
-                              .residual = residual,
-                              .gamma = gamma,
-                              .sum = sum2,
-                              .y = y2,
-                              .rstd = rstd2,
-                              .dropout = dropout});
+      residual_norm(ex_, {.x = x,
+                          .bias = bias,
+                          .residual = residual,
+                          .gamma = gamma,
+                          .sum = sum2,
+                          .y = y2,
+                          .rstd = rstd2,
+                          .dropout = dropout});
       EXPECT_EQ(values_of(sum2), values_of(sum));
       EXPECT_EQ(values_of(y2), values_of(y));
       EXPECT_EQ(values_of(rstd2), values_of(rstd));
@@ -131,16 +131,16 @@ TEST_P(RmsNormTest, ResidualLayerNormTakesNoBias) {
                  residual = put({rows, columns}, random_values(rows * columns, 3));
     const auto with = [&](const Tensor& bias) {
       const Tensor sum = empty({rows, columns}), y = empty({rows, columns}), mean = empty({rows}), rstd = empty({rows});
-      residual_layer_norm(ex_, {.x = x,
-                                .bias = bias,
-                                .residual = residual,
-                                .gamma = gamma,
-                                .beta = gamma,
-                                .sum = sum,
-                                .y = y,
-                                .mean = mean,
-                                .rstd = rstd,
-                                .dropout = {}});
+      residual_norm(ex_, {.x = x,
+                          .bias = bias,
+                          .residual = residual,
+                          .gamma = gamma,
+                          .beta = gamma,
+                          .sum = sum,
+                          .y = y,
+                          .mean = mean,
+                          .rstd = rstd,
+                          .dropout = {}});
       return std::pair{values_of(sum), values_of(y)};
     };
     EXPECT_EQ(with({}), with(put({columns}, Values(static_cast<std::size_t>(columns), 0.0))));
@@ -154,9 +154,9 @@ TEST_P(RmsNormTest, SameBitsForAnyTeam) {
                  gamma = put({columns}, random_values(columns, 2));
     const Tensor y = empty({rows, columns}), rstd = empty({rows});
     const Tensor gamma_grad = put({columns}, random_values(columns, 3));
-    rms_norm_forward(ex_, {.x = x, .gamma = gamma, .y = y, .rstd = rstd});
-    rms_norm_backward(
-        ex_, {.dy = y, .x = x, .gamma = gamma, .rstd = rstd, .residual = {}, .dx = y, .gamma_grad = gamma_grad});
+    norm_forward(ex_, {.x = x, .gamma = gamma, .y = y, .rstd = rstd});
+    norm_backward(ex_,
+                  {.dy = y, .x = x, .gamma = gamma, .rstd = rstd, .residual = {}, .dx = y, .gamma_grad = gamma_grad});
     Values all = values_of(y);
     const Values more = values_of(gamma_grad);
     all.insert(all.end(), more.begin(), more.end());
@@ -166,33 +166,19 @@ TEST_P(RmsNormTest, SameBitsForAnyTeam) {
 
 TEST_P(RmsNormTest, NamesTheArgumentThatDoesNotFit) {
   const Tensor x = empty({3, 4}), h = empty({4}), t = empty({3});
-  EXPECT_EQ(error_text([&] { rms_norm_forward(ex_, {.x = x, .gamma = t, .y = x, .rstd = t}); }),
-            "[rms_norm.gamma] shape = [3]: must be [4]");
-  EXPECT_EQ(error_text([&] { rms_norm_forward(ex_, {.x = x, .gamma = h, .y = x, .rstd = h}); }),
-            "[rms_norm.rstd] shape = [4]: must be [3]");
+  EXPECT_EQ(error_text([&] { norm_forward(ex_, {.x = x, .gamma = t, .y = x, .rstd = t}); }),
+            "[norm.gamma] shape = [3]: must be [4]");
+  EXPECT_EQ(error_text([&] { norm_forward(ex_, {.x = x, .gamma = h, .y = x, .rstd = h}); }),
+            "[norm.rstd] shape = [4]: must be [3]");
   const auto residual_error = [&](const Tensor& bias, const Dropout& dropout) {
     return error_text([&] {
-      residual_rms_norm(
-          ex_, {.x = x, .bias = bias, .residual = x, .gamma = h, .sum = x, .y = x, .rstd = t, .dropout = dropout});
+      residual_norm(ex_,
+                    {.x = x, .bias = bias, .residual = x, .gamma = h, .sum = x, .y = x, .rstd = t, .dropout = dropout});
     });
   };
-  EXPECT_EQ(residual_error(t, {}), "[residual_rms_norm.bias] shape = [3]: must be [4]");
+  EXPECT_EQ(residual_error(t, {}), "[residual_norm.bias] shape = [3]: must be [4]");
   EXPECT_EQ(residual_error({}, {.probability = 1, .step_state = {}}),
-            "[residual_rms_norm.dropout.probability] = 1: must be in [0, 1)");
-  const auto backward_error = [&](const Tensor& residual, const Tensor& bias_grad) {
-    return error_text([&] {
-      rms_norm_backward(ex_, {.dy = x,
-                              .x = x,
-                              .gamma = h,
-                              .rstd = t,
-                              .residual = residual,
-                              .dx = x,
-                              .gamma_grad = h,
-                              .bias_grad = bias_grad});
-    });
-  };
-  EXPECT_EQ(backward_error(h, {}), "[rms_norm_backward.residual] shape = [4]: must be [3, 4]");
-  EXPECT_EQ(backward_error(x, t), "[rms_norm_backward.bias_grad] shape = [3]: must be [4]");
+            "[residual_norm.dropout.probability] = 1: must be in [0, 1)");
 }
 
 }  // namespace

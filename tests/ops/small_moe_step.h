@@ -52,7 +52,7 @@ inline void small_moe_step(Exec& ex, const SmallMoe& moe) {
   const Tensor x = f32({kTokens, kHidden}), y = f32({kTokens, kHidden}), rstd = f32({kTokens});
   embedding_forward(ex, {.ids = moe.ids, .table = moe.table, .y = x, .first_id = 0, .vocab_size = kVocab});
   rope(ex, {.qkv = x, .table = moe.angles, .num_heads = 1, .num_kv_heads = 1, .seq_len = kSeqLen});
-  rms_norm_forward(ex, {.x = x, .gamma = moe.gamma, .y = y, .rstd = rstd});
+  norm_forward(ex, {.x = x, .gamma = moe.gamma, .y = y, .rstd = rstd});
   const RouterRules rules{.top_k = kTopK, .normalize = NormalizeTopK::yes, .num_groups = 2, .group_top_k = 2};
   const Tensor logits = f32({kTokens, kExperts}), p = f32({kTokens, kExperts}), experts = i32({kTokens, kTopK}),
                weights = f32({kTokens, kTopK}), counts = i64({1, kExperts}), sums = f32({1, kExperts});
@@ -102,13 +102,13 @@ inline void small_moe_step(Exec& ex, const SmallMoe& moe) {
                        .d_logits = moe.d_logits,
                        .rules = rules});
   z_loss_backward(ex, {.logits = logits, .step_state = moe.state, .d_logits = moe.d_logits});
-  rms_norm_backward(ex, {.dy = dy,
-                         .x = x,
-                         .gamma = moe.gamma,
-                         .rstd = rstd,
-                         .residual = {},
-                         .dx = moe.d_hidden,
-                         .gamma_grad = moe.gamma_grad});
+  norm_backward(ex, {.dy = dy,
+                     .x = x,
+                     .gamma = moe.gamma,
+                     .rstd = rstd,
+                     .residual = {},
+                     .dx = moe.d_hidden,
+                     .gamma_grad = moe.gamma_grad});
 }
 
 }  // namespace megalith::ops

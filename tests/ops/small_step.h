@@ -50,7 +50,7 @@ inline void small_step(Exec& ex, const SmallModel& model) {
   const auto f32 = [&](const Shape& shape) { return ex.tensor(shape, DType::f32); };
   const Tensor x = f32({kTokens, kHidden}), y = f32({kTokens, kHidden}), mean = f32({kTokens}), rstd = f32({kTokens});
   embedding_forward(ex, {.ids = model.ids, .table = model.table, .y = x, .first_id = 0, .vocab_size = kVocab});
-  layer_norm_forward(ex, {.x = x, .gamma = model.gamma, .beta = model.gamma, .y = y, .mean = mean, .rstd = rstd});
+  norm_forward(ex, {.x = x, .gamma = model.gamma, .beta = model.gamma, .y = y, .mean = mean, .rstd = rstd});
   const Tensor qkv = f32({kTokens, 3 * kHidden}), out = f32({kTokens, kHidden}), lse = f32({kBatch, 3, kSeqLen});
   matmul(ex, {.a = y, .b = model.qkv_weight, .c = qkv, .transpose_b = Transpose::yes});
   const Dropout dropout{.probability = 0.5, .seed = 1, .site = 1, .step_state = model.state, .seq_len = kSeqLen};
@@ -80,15 +80,15 @@ inline void small_step(Exec& ex, const SmallModel& model) {
                   {.logits = logits, .sums = sums, .targets = model.targets, .step_state = model.state, .first_id = 0});
   const Tensor dout = f32({kTokens, kHidden});
   matmul(ex, {.a = logits, .b = model.table, .c = dout});
-  layer_norm_backward(ex, {.dy = dout,
-                           .x = x,
-                           .gamma = model.gamma,
-                           .mean = mean,
-                           .rstd = rstd,
-                           .residual = {},
-                           .dx = dout,
-                           .gamma_grad = model.gamma_grad,
-                           .beta_grad = model.gamma_grad});
+  norm_backward(ex, {.dy = dout,
+                     .x = x,
+                     .gamma = model.gamma,
+                     .mean = mean,
+                     .rstd = rstd,
+                     .residual = {},
+                     .dx = dout,
+                     .gamma_grad = model.gamma_grad,
+                     .beta_grad = model.gamma_grad});
   const Tensor dqkv = f32({kTokens, 3 * kHidden});
   dropout_backward(ex, {.dout = dout, .dx = out, .dropout = dropout});
   attention_backward(ex, {.dout = dout,
@@ -104,15 +104,15 @@ inline void small_step(Exec& ex, const SmallModel& model) {
                           .dropout = dropout});
   matmul(ex, {.a = dqkv, .b = y, .c = model.qkv_grad, .transpose_a = Transpose::yes, .write = Write::accumulate});
   matmul(ex, {.a = dqkv, .b = model.qkv_weight, .c = y});
-  layer_norm_backward(ex, {.dy = y,
-                           .x = x,
-                           .gamma = model.gamma,
-                           .mean = mean,
-                           .rstd = rstd,
-                           .residual = dout,
-                           .dx = dout,
-                           .gamma_grad = model.gamma_grad,
-                           .beta_grad = model.gamma_grad});
+  norm_backward(ex, {.dy = y,
+                     .x = x,
+                     .gamma = model.gamma,
+                     .mean = mean,
+                     .rstd = rstd,
+                     .residual = dout,
+                     .dx = dout,
+                     .gamma_grad = model.gamma_grad,
+                     .beta_grad = model.gamma_grad});
   bias_backward(ex, dout, model.gamma_grad);
   embedding_backward(ex, {.ids = model.ids, .dy = dout, .table_grad = model.table_grad, .first_id = 0});
   const Tensor squares = ex.tensor({3 * kHidden, square_blocks(ex.device(), kHidden)}, DType::f64);

@@ -162,8 +162,8 @@ TEST(LayerGraphs, SumsOfAHalfRunBesideTheOthersWork) {
   config::RunPlan plan = plan_of({.tp = 2}, "fp32", {}, GraphsPer::microbatch, 4);
   plan.train.micro_batch = 4;
   plan.tp_overlap = config::TpOverlap::halves;
-  const std::string work = "matmul attention matmul all_reduce ", attention = "layer_norm " + work,
-                    attention_behind = "residual_layer_norm " + work, mlp = "residual_layer_norm matmul_gelu ",
+  const std::string work = "matmul attention matmul all_reduce ", attention = "norm " + work,
+                    attention_behind = "residual_norm " + work, mlp = "residual_norm matmul_gelu ",
                     down = "matmul all_reduce ", add_up = "bias_dropout_residual ";
   support::run_of(plan, [&](train::Engine& engine, Index) {
     const auto ops_of = [&engine](Index layer) {

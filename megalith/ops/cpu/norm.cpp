@@ -1,10 +1,9 @@
-#include "megalith/ops/cpu/norm.h"
-
 #include <algorithm>
 #include <initializer_list>
 
 #include "megalith/ops/cpu/elementwise.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/norm_kernels.h"
 
 namespace megalith::ops::cpu {
 
@@ -19,18 +18,18 @@ void for_rows(const Tensor& x, const Row& norm_row) {
   });
 }
 
-/// The residual at an element; null where there is none.
+/// An element's place in a tensor that may be undefined: then null.
 template <class T>
-const T* residual_at(const Tensor& residual, Index element) {
-  return residual ? residual.data<T>() + element : nullptr;
+T* at_or_null(const Tensor& tensor, Index element) {
+  return tensor ? tensor.data<T>() + element : nullptr;
 }
 
-/// sum_rows(first row, rows, its part [grads, H]) sums blocks of rows. Then the parts are added to each grad.
+/// sum_rows(first row, rows, its part [grads, H]) sums blocks of rows. Then the parts are added to each defined grad.
 template <class T, class SumRows>
 void sum_weight_grads(const Tensor& x, const Tensor& parts, std::initializer_list<Tensor> grads,
                       const SumRows& sum_rows) {
   using A = Arithmetic<T>;
-  const Index rows = x.dim(0), hidden = x.dim(1), part_size = static_cast<Index>(grads.size()) * hidden;
+  const Index rows = x.dim(0), hidden = x.dim(1), part_size = parts.dim(1) * hidden;
   A* sums = parts.data<A>();
   parallel_pieces(rows, kSumRows, rows * hidden, [&](Index begin, Index count) {
     A* part = sums + begin / kSumRows * part_size;
@@ -38,6 +37,7 @@ void sum_weight_grads(const Tensor& x, const Tensor& parts, std::initializer_lis
     sum_rows(begin, count, part);
   });
   for (const Tensor& grad : grads) {
+    if (!grad) continue;
     add_parts(sums, row_blocks(rows), part_size, hidden, grad.data<A>());
     sums += hidden;
   }
@@ -45,86 +45,54 @@ void sum_weight_grads(const Tensor& x, const Tensor& parts, std::initializer_lis
 
 }  // namespace
 
-template <class T>
-void layer_norm_forward(const LayerNormForward& args) {
-  const T *x = args.x.data<T>(), *gamma = args.gamma.data<T>(), *beta = args.beta.data<T>();
-  T* y = args.y.data<T>();
-  auto *mean = args.mean.data<Arithmetic<T>>(), *rstd = args.rstd.data<Arithmetic<T>>();
-  const auto row = kernels<T>().norm.forward;
-  for_rows(args.x, [&, hidden = args.x.dim(1)](Index r, Index at) {
-    row(x + at, gamma, beta, y + at, hidden, args.eps, mean + r, rstd + r);
+void norm_forward(const NormForward& args) {
+  dispatch_float(args.x.dtype(), "norm", [&]<class T>() {
+    using A = Arithmetic<T>;
+    const T *x = args.x.data<T>(), *gamma = args.gamma.data<T>(), *beta = at_or_null<T>(args.beta, 0);
+    T* y = args.y.data<T>();
+    auto* rstd = args.rstd.data<A>();
+    const NormKernels<T>& norm = kernels<T>().norm;
+    for_rows(args.x, [&, hidden = args.x.dim(1)](Index r, Index at) {
+      if (args.beta)
+        norm.forward(x + at, gamma, beta, y + at, hidden, args.eps, args.mean.data<A>() + r, rstd + r);
+      else
+        norm.rms_forward(x + at, gamma, y + at, hidden, args.eps, rstd + r);
+    });
   });
 }
 
-template <class T>
-void rms_norm_forward(const RmsNormForward& args) {
-  const T *x = args.x.data<T>(), *gamma = args.gamma.data<T>();
-  T* y = args.y.data<T>();
-  auto* rstd = args.rstd.data<Arithmetic<T>>();
-  const auto row = kernels<T>().norm.rms_forward;
-  for_rows(args.x,
-           [&, hidden = args.x.dim(1)](Index r, Index at) { row(x + at, gamma, y + at, hidden, args.eps, rstd + r); });
-}
-
-template <class T>
-void residual_layer_norm(const ResidualLayerNorm& args) {
-  bias_dropout_residual<T>({args.x, args.bias, args.residual, args.sum, args.dropout});
-  layer_norm_forward<T>({args.sum, args.gamma, args.beta, args.y, args.mean, args.rstd, args.eps});
-}
-
-template <class T>
-void residual_rms_norm(const ResidualRmsNorm& args) {
-  bias_dropout_residual<T>({args.x, args.bias, args.residual, args.sum, args.dropout});
-  rms_norm_forward<T>({args.sum, args.gamma, args.y, args.rstd, args.eps});
-}
-
-// Both backward passes compute the gradients of the weights first, because dx may take dy's place.
-
-template <class T>
-void layer_norm_backward(const LayerNormBackward& args, const Tensor& parts) {
-  const Index hidden = args.x.dim(1);
-  const T *dy = args.dy.data<T>(), *x = args.x.data<T>(), *gamma = args.gamma.data<T>();
-  const auto *mean = args.mean.data<Arithmetic<T>>(), *rstd = args.rstd.data<Arithmetic<T>>();
-  const NormKernels<T>& norm = kernels<T>().norm;
-  sum_weight_grads<T>(args.x, parts, {args.gamma_grad, args.beta_grad}, [&](Index r, Index count, auto* part) {
-    const Index at = r * hidden;
-    norm.weight_backward(dy + at, x + at, mean + r, rstd + r, count, hidden, part, part + hidden);
+void residual_norm(const ResidualNorm& args) {
+  dispatch_float(args.x.dtype(), "residual_norm", [&]<class T>() {
+    bias_dropout_residual<T>({args.x, args.bias, args.residual, args.sum, args.dropout});
   });
-  T* dx = args.dx.data<T>();
-  for_rows(args.x, [&](Index r, Index at) {
-    norm.backward(dy + at, x + at, gamma, residual_at<T>(args.residual, at), dx + at, hidden, mean[r], rstd[r]);
-  });
-  if (args.bias_grad) bias_backward<T>(args.dx, args.bias_grad, parts);
+  norm_forward({args.sum, args.gamma, args.beta, args.y, args.mean, args.rstd, args.eps});
 }
 
-template <class T>
-void rms_norm_backward(const RmsNormBackward& args, const Tensor& parts) {
-  const Index hidden = args.x.dim(1);
-  const T *dy = args.dy.data<T>(), *x = args.x.data<T>(), *gamma = args.gamma.data<T>();
-  const auto* rstd = args.rstd.data<Arithmetic<T>>();
-  const NormKernels<T>& norm = kernels<T>().norm;
-  sum_weight_grads<T>(args.x, parts, {args.gamma_grad}, [&](Index r, Index count, auto* part) {
-    const Index at = r * hidden;
-    norm.rms_weight_backward(dy + at, x + at, rstd + r, count, hidden, part);
+/// It computes the gradients of the weights first, because dx may take dy's place.
+void norm_backward(const NormBackward& args, const Tensor& parts) {
+  dispatch_float(args.x.dtype(), "norm_backward", [&]<class T>() {
+    using A = Arithmetic<T>;
+    const Index hidden = args.x.dim(1);
+    const T *dy = args.dy.data<T>(), *x = args.x.data<T>(), *gamma = args.gamma.data<T>();
+    const A *mean = at_or_null<A>(args.mean, 0), *rstd = args.rstd.data<A>();
+    const NormKernels<T>& norm = kernels<T>().norm;
+    sum_weight_grads<T>(args.x, parts, {args.gamma_grad, args.beta_grad}, [&](Index r, Index count, A* part) {
+      const Index at = r * hidden;
+      if (args.mean)
+        norm.weight_backward(dy + at, x + at, mean + r, rstd + r, count, hidden, part, part + hidden);
+      else
+        norm.rms_weight_backward(dy + at, x + at, rstd + r, count, hidden, part);
+    });
+    T* dx = args.dx.data<T>();
+    for_rows(args.x, [&](Index r, Index at) {
+      const T* residual = at_or_null<T>(args.residual, at);
+      if (args.mean)
+        norm.backward(dy + at, x + at, gamma, residual, dx + at, hidden, mean[r], rstd[r]);
+      else
+        norm.rms_backward(dy + at, x + at, gamma, residual, dx + at, hidden, rstd[r]);
+    });
+    if (args.bias_grad) bias_backward<T>(args.dx, args.bias_grad, parts);
   });
-  T* dx = args.dx.data<T>();
-  for_rows(args.x, [&](Index r, Index at) {
-    norm.rms_backward(dy + at, x + at, gamma, residual_at<T>(args.residual, at), dx + at, hidden, rstd[r]);
-  });
-  if (args.bias_grad) bias_backward<T>(args.dx, args.bias_grad, parts);
 }
-
-#define MEGALITH_INSTANTIATE(T)                                                         \
-  template void layer_norm_forward<T>(const LayerNormForward& args);                    \
-  template void residual_layer_norm<T>(const ResidualLayerNorm& args);                  \
-  template void rms_norm_forward<T>(const RmsNormForward& args);                        \
-  template void residual_rms_norm<T>(const ResidualRmsNorm& args);                      \
-  template void rms_norm_backward<T>(const RmsNormBackward& args, const Tensor& parts); \
-  template void layer_norm_backward<T>(const LayerNormBackward& args, const Tensor& parts)
-MEGALITH_INSTANTIATE(float);
-MEGALITH_INSTANTIATE(double);
-MEGALITH_INSTANTIATE(bfloat16);
-MEGALITH_INSTANTIATE(float16);
-#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

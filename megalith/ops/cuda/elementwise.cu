@@ -169,10 +169,11 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 void add_parts(Stream stream, const float* parts, Index count, Index columns, std::initializer_list<float*> sums) {
   if (count == 0) return;
-  const auto pointer_of = [&](std::size_t i) { return i < sums.size() ? sums.begin()[i] : nullptr; };
-  const Index outputs = static_cast<Index>(sums.size()) * columns;
+  std::array<float*, 3> defined{};
+  const auto end = std::copy_if(sums.begin(), sums.end(), defined.begin(), [](float* sum) { return sum != nullptr; });
+  const Index outputs = (end - defined.begin()) * columns;
   launch({stream, ceil_div(outputs, kWarp), dim3(kWarp, kMaxWarps)}, add_parts_kernel, parts, count, columns, outputs,
-         SumPointers{pointer_of(0), pointer_of(1), pointer_of(2)});
+         SumPointers{defined[0], defined[1], defined[2]});
 }
 
 void add_bias(Stream stream, const Tensor& x, const Tensor& bias) {

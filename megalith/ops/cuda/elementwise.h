@@ -21,8 +21,8 @@ inline RowParts cut_rows(Index rows) {
 }
 inline Index row_parts(Index rows) { return cut_rows(rows).count; }
 
-/// Number i of each of at most three sums [columns] += parts[0, i] + parts[1, i] + ..., in a fixed order. parts [count,
-/// sums, columns]
+/// Number i of each of at most three sums [columns] += parts[0, i] + parts[1, i] + ..., in a fixed order. Null pointers
+/// are left out. parts [count, sums, columns]
 void add_parts(Stream stream, const float* parts, Index count, Index columns, std::initializer_list<float*> sums);
 
 void add_bias(Stream stream, const Tensor& x, const Tensor& bias);

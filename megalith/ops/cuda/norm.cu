@@ -3,7 +3,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cuda/common.cuh"
-#include "megalith/ops/cuda/norm.h"
+#include "megalith/ops/cuda/elementwise.h"
+#include "megalith/ops/norm_kernels.h"
 
 // A block owns whole rows, a thread kVectors vectors of each. A row is read once, and stays in registers from the sums
 // over it to their use. Several rows are in flight and summed at once.
@@ -331,55 +332,26 @@ void forward(Stream stream, const Source& source, const ForwardOutputs<T>& out, 
   });
 }
 
-/// Arguments that layer norms have and RMS norms have not. They are not read for RMS norms.
-template <class Args>
-Tensor beta_of(const Args& args) {
-  if constexpr (requires { args.beta; }) return args.beta;
-  return {};
-}
-template <class Args>
-Tensor mean_of(const Args& args) {
-  if constexpr (requires { args.mean; }) return args.mean;
-  return {};
+/// Calls run.template operator()<Norm>(). Only layer norms have a mean.
+template <class Run>
+void dispatch_norm(const Tensor& mean, const Run& run) {
+  if (mean) return run.template operator()<Norm::layer>();
+  run.template operator()<Norm::rms>();
 }
 
 template <class T, class Args>
 ForwardOutputs<T> outputs_of(const Args& args) {
   return {.gamma = pointer<const T>(args.gamma),
-          .beta = pointer<const T>(beta_of(args)),
+          .beta = pointer<const T>(args.beta),
           .y = pointer<T>(args.y),
-          .mean = pointer<float>(mean_of(args)),
+          .mean = pointer<float>(args.mean),
           .rstd = pointer<float>(args.rstd),
           .eps = static_cast<float>(args.eps)};
 }
 
-template <Norm kNorm, class Args>
-void forward_plain(Stream stream, const Args& args) {
-  const bool aligned = are_aligned({args.x.raw(), args.gamma.raw(), beta_of(args).raw(), args.y.raw()});
-  dispatch_element(args.x.dtype(), [&]<class T>() {
-    forward<kNorm>(stream, PlainRows<T>{pointer<const T>(args.x)}, outputs_of<T>(args), args.x.dim(0), args.x.dim(1),
-                   aligned);
-  });
-}
-
-template <Norm kNorm, class Args>
-void forward_residual(Stream stream, const Args& args) {
-  const bool aligned = are_aligned({args.x.raw(), args.bias.raw(), args.residual.raw(), args.gamma.raw(),
-                                    beta_of(args).raw(), args.sum.raw(), args.y.raw()});
-  const Index rows = args.x.dim(0), hidden = args.x.dim(1);
-  dispatch_element(args.x.dtype(), [&]<class T>() {
-    const ResidualRows<T> source{.x = pointer<const T>(args.x),
-                                 .residual = pointer<const T>(args.residual),
-                                 .bias = pointer<const T>(args.bias),
-                                 .sum = pointer<T>(args.sum),
-                                 .dropout = DropoutKeys(args.dropout, hidden)};
-    forward<kNorm>(stream, source, outputs_of<T>(args), rows, hidden, aligned);
-  });
-}
-
 /// Everything but the sums of the parts. Returns true when the parts have dx's sums.
-template <Norm kNorm, class Args>
-bool run_backward(Stream stream, const Args& args, const Tensor& parts) {
+template <Norm kNorm>
+bool run_backward(Stream stream, const NormBackward& args, const Tensor& parts) {
   const Index rows = args.x.dim(0), hidden = args.x.dim(1);
   const RowParts cut = cut_rows(rows);
   const Tensor& residual = args.residual ? args.residual : args.dy;
@@ -390,7 +362,7 @@ bool run_backward(Stream stream, const Args& args, const Tensor& parts) {
                                      .x = pointer<const T>(args.x),
                                      .residual = pointer<const T>(residual),
                                      .gamma = pointer<const T>(args.gamma),
-                                     .mean = pointer<const float>(mean_of(args)),
+                                     .mean = pointer<const float>(args.mean),
                                      .rstd = pointer<const float>(args.rstd),
                                      .dx = pointer<T>(args.dx),
                                      .parts = pointer<float>(parts),
@@ -413,30 +385,40 @@ bool run_backward(Stream stream, const Args& args, const Tensor& parts) {
 
 }  // namespace
 
-void layer_norm_forward(Stream stream, const LayerNormForward& args) { forward_plain<Norm::layer>(stream, args); }
-void rms_norm_forward(Stream stream, const RmsNormForward& args) { forward_plain<Norm::rms>(stream, args); }
-
-void residual_layer_norm(Stream stream, const ResidualLayerNorm& args) { forward_residual<Norm::layer>(stream, args); }
-void residual_rms_norm(Stream stream, const ResidualRmsNorm& args) { forward_residual<Norm::rms>(stream, args); }
-
-void layer_norm_backward(Stream stream, const LayerNormBackward& args, const Tensor& parts) {
-  const Index count = row_parts(args.x.dim(0)), hidden = args.x.dim(1);
-  const bool sums_dx = run_backward<Norm::layer>(stream, args, parts);
-  auto* const sums = pointer<float>(parts);
-  float *const gamma = pointer<float>(args.gamma_grad), *const beta = pointer<float>(args.beta_grad);
-  if (sums_dx) return add_parts(stream, sums, count, hidden, {gamma, beta, pointer<float>(args.bias_grad)});
-  add_parts(stream, sums, count, hidden, {gamma, beta});
-  if (args.bias_grad) bias_backward(stream, args.dx, args.bias_grad, parts);
+void norm_forward(Stream stream, const NormForward& args) {
+  const bool aligned = are_aligned({args.x.raw(), args.gamma.raw(), args.beta.raw(), args.y.raw()});
+  dispatch_norm(args.mean, [&]<Norm kNorm>() {
+    dispatch_element(args.x.dtype(), [&]<class T>() {
+      forward<kNorm>(stream, PlainRows<T>{pointer<const T>(args.x)}, outputs_of<T>(args), args.x.dim(0), args.x.dim(1),
+                     aligned);
+    });
+  });
 }
 
-void rms_norm_backward(Stream stream, const RmsNormBackward& args, const Tensor& parts) {
+void residual_norm(Stream stream, const ResidualNorm& args) {
+  const bool aligned = are_aligned({args.x.raw(), args.bias.raw(), args.residual.raw(), args.gamma.raw(),
+                                    args.beta.raw(), args.sum.raw(), args.y.raw()});
+  const Index rows = args.x.dim(0), hidden = args.x.dim(1);
+  dispatch_norm(args.mean, [&]<Norm kNorm>() {
+    dispatch_element(args.x.dtype(), [&]<class T>() {
+      const ResidualRows<T> source{.x = pointer<const T>(args.x),
+                                   .residual = pointer<const T>(args.residual),
+                                   .bias = pointer<const T>(args.bias),
+                                   .sum = pointer<T>(args.sum),
+                                   .dropout = DropoutKeys(args.dropout, hidden)};
+      forward<kNorm>(stream, source, outputs_of<T>(args), rows, hidden, aligned);
+    });
+  });
+}
+
+void norm_backward(Stream stream, const NormBackward& args, const Tensor& parts) {
   const Index count = row_parts(args.x.dim(0)), hidden = args.x.dim(1);
-  const bool sums_dx = run_backward<Norm::rms>(stream, args, parts);
-  auto* const sums = pointer<float>(parts);
-  float* const gamma = pointer<float>(args.gamma_grad);
-  if (sums_dx) return add_parts(stream, sums, count, hidden, {gamma, pointer<float>(args.bias_grad)});
-  add_parts(stream, sums, count, hidden, {gamma});
-  if (args.bias_grad) bias_backward(stream, args.dx, args.bias_grad, parts);
+  bool sums_dx = false;
+  dispatch_norm(args.mean, [&]<Norm kNorm>() { sums_dx = run_backward<kNorm>(stream, args, parts); });
+  add_parts(stream, pointer<float>(parts), count, hidden,
+            {pointer<float>(args.gamma_grad), pointer<float>(args.beta_grad),
+             sums_dx ? pointer<float>(args.bias_grad) : nullptr});
+  if (args.bias_grad && !sums_dx) bias_backward(stream, args.dx, args.bias_grad, parts);
 }
 
 }  // namespace megalith::ops::cuda
