@@ -19,13 +19,13 @@
 #include "megalith/config/run_config.h"
 #include "megalith/tensor/gpu_pretence.h"
 
-#include "apps/bench.h"
-#include "apps/command.h"
-#include "apps/help_formatter.h"
-#include "apps/launch.h"
-#include "apps/list_values.h"
-#include "apps/signals.h"
-#include "apps/version.h"
+#include "apps/bench/bench.h"
+#include "apps/program/command.h"
+#include "apps/program/help_formatter.h"
+#include "apps/program/launch.h"
+#include "apps/program/list_values.h"
+#include "apps/program/signals.h"
+#include "apps/program/version.h"
 
 namespace megalith::apps {
 namespace {

@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 set(data ${CMAKE_INSTALL_DATADIR}/megalith)
 
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/share/ DESTINATION ${data})  # where apps/vocabulary.cpp looks for it
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/share/ DESTINATION ${data})  # where apps/program/vocabulary.cpp looks for it
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/recipes DESTINATION ${data})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,0 +1,152 @@
+#include "apps/bench/ops_runner.h"
+
+#include <array>
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/config/run_plan.h"
+#include "megalith/ops/elementwise.h"
+#include "megalith/ops/init.h"
+#include "megalith/ops/matmul.h"
+#include "megalith/runtime/memory_plan.h"
+
+#include "apps/bench/bench.h"
+
+namespace megalith::apps {
+namespace {
+
+constexpr Index kMostRepeats = 20, kLeastRepeats = 3;
+
+/// Throws ConfigError for a name that is none, and for one that `device` does not compute in.
+DType compute_dtype(const OpsBench& o, Device device) {
+  const std::string precision = o.precision.empty() ? std::string(config::default_precision(device)) : o.precision;
+  const std::optional<Policy> policy = config::policy_of(precision);
+  if (!policy) throw ConfigError(str("--precision = ", precision, ": must be fp64, fp32, bf16 or fp16"));
+  if (device == Device::cuda && policy->compute == DType::f64)
+    throw ConfigError("--precision = fp64: is for --device cpu, to check with: a GPU computes in bf16, fp16 or fp32");
+  return policy->compute;
+}
+
+/// The sizes are the user's.
+void require_fits(const Shape& shape, DType dtype) try {
+  static_cast<void>(bytes_of(shape, dtype));
+} catch (const ShapeError&) {
+  throw ConfigError(str("a tensor of shape ", shape, ": must take at most 2^48 bytes; choose smaller sizes"));
+}
+}  // namespace
+
+OpsRunner::OpsRunner(const OpsBench& options)
+    : options_(options),
+      device_(options.device == "cuda" ? Device::cuda : Device::cpu),
+      dtype_(compute_dtype(options, device_)) {
+  require_device(device_);
+  device::use(device_, 0);
+  ex_.emplace(device_);
+  ex_->set_determinism(options.deterministic ? Determinism::required : Determinism::not_required);
+}
+
+Tensor OpsRunner::random(const Shape& shape, DType dtype) {
+  require_fits(shape, statistics_dtype(dtype));
+  const TensorSlice slice = TensorSlice::whole(str("bench", count_++), {shape.numel()});
+  const Tensor wide = ex_->tensor({shape.numel()}, statistics_dtype(dtype)), narrow = ex_->tensor(shape, dtype);
+  ops::initialise(*ex_, {slice, Init::normal, 1}, wide, 1);
+  ops::cast(*ex_, wide.reshaped(shape), narrow);
+  return narrow;
+}
+
+Tensor OpsRunner::empty(const Shape& shape, DType dtype) {
+  require_fits(shape, dtype);
+  return ex_->tensor(shape, dtype);
+}
+
+Tensor OpsRunner::copied(const Shape& shape, DType dtype, const void* values) {
+  const Tensor copy = ex_->tensor(shape, dtype);
+  ex_->copy(copy.raw(), values, copy.bytes());
+  ex_->synchronize();
+  return copy;
+}
+
+void OpsRunner::measure(const std::string& name, double flops, double bytes, const std::function<void(Exec&)>& op) {
+  Recording recording;
+  Exec recorder(device_, recording);
+  recorder.set_determinism(ex_->determinism());
+  recording.begin_phase();
+  op(recorder);
+  const MemoryPlan plan = make_plan(recording);
+  const Buffer scratch(plan.scratch_bytes, device_);
+  const auto run = [&] {
+    ex_->begin(plan.phases[0], nullptr, scratch.data());
+    op(*ex_);
+    ex_->end();
+  };
+  const int runs = device_ == Device::cuda ? 10 : 1;
+  run();
+  if (device_ == Device::cuda) {
+    choose_gemms();
+    run();
+  }
+  std::vector<double> times;
+  double taken = 0;
+  const auto goes_on = [&] {
+    const Index done = std::ssize(times);
+    if (options_.repeats > 0) return done < options_.repeats;
+    return done < kMostRepeats && (device_ == Device::cuda || done < kLeastRepeats || taken < kSecondsOfAnOp);
+  };
+  while (goes_on()) {
+    TimePoint begin(device_), end(device_);
+    begin.record(ex_->stream());
+    for (int j = 0; j < runs; ++j) run();
+    end.record(ex_->stream());
+    times.push_back(end.seconds_since(begin) / runs);
+    taken += times.back();
+  }
+  rows_.push_back({name, median(std::move(times)), flops, bytes});
+}
+
+void OpsRunner::choose_gemms() {
+  ops::GemmChooser& chooser = ops::gemm_chooser(*ex_);
+  const ops::GemmTable met = chooser.current();
+  gemms_.platform = met.platform;
+  const std::array<ops::KnownGemms, 1> chosen = {{{"this bench", gemms_}}};
+  gemms_ = ops::choose_gemms(chooser, met, chosen, {}).table;
+  chooser.use(gemms_);
+}
+
+void OpsRunner::measure_roofs() {
+  const Index large = device_ == Device::cuda ? Index{1} << 30 : Index{1} << 27,
+              edge = device_ == Device::cuda ? 8192 : 1024;
+  const Tensor from = ex_->tensor({large}, DType::u8), to = ex_->tensor({large}, DType::u8);
+  measure("roof: copy", 0, 2 * static_cast<double>(large), [&](Exec& e) { ops::copy(e, from, to); });
+  const Tensor a = random({edge, edge}), b = random({edge, edge}), c = empty({edge, edge});
+  const double side = static_cast<double>(edge);
+  measure("roof: product", 2 * side * side * side, 0,
+          [&](Exec& e) { ops::matmul(e, {.a = a, .b = b, .c = c, .transpose_b = ops::Transpose::yes}); });
+  bytes_per_second_ = rows_[0].bytes / rows_[0].seconds;
+  flops_per_second_ = rows_[1].flops / rows_[1].seconds;
+  ex_->synchronize();
+  ex_->release();
+}
+
+void OpsRunner::print() const {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  for (const OpRow& row : rows_) {
+    const bool counts_flops = row.flops > 0;
+    const double rate = (counts_flops ? row.flops : row.bytes) / row.seconds;
+    const double share = rate / (counts_flops ? flops_per_second_ : bytes_per_second_);
+    if (options_.format == "json") {
+      out.push_back({{"name", row.name},
+                     {"seconds", row.seconds},
+                     {counts_flops ? "flops_per_second" : "bytes_per_second", rate},
+                     {"share_of_roof", share}});
+    } else {
+      std::printf("%-44s %10.1f us %9.1f %s %5.1f %%\n", row.name.c_str(), 1e6 * row.seconds,
+                  rate * (counts_flops ? 1e-12 : 1e-9), counts_flops ? "TFLOP/s" : "GB/s   ", 100 * share);
+    }
+  }
+  if (options_.format == "json") std::printf("%s\n", out.dump(2).c_str());
+}
+
+}  // namespace megalith::apps

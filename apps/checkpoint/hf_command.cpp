@@ -1,0 +1,152 @@
+#include <cstdio>
+#include <memory>
+
+#include "megalith/base/error.h"
+#include "megalith/base/log.h"
+#include "megalith/base/str.h"
+#include "megalith/convert/hf_model.h"
+#include "megalith/convert/hf_tokenizer.h"
+#include "megalith/io/problem_text.h"
+#include "megalith/io/run_lock.h"
+#include "megalith/io/save_protocol.h"
+#include "megalith/tokenizer/tokenizer.h"
+#include "megalith/train/imported_model.h"
+#include "megalith/train/trainer.h"
+
+#include "apps/checkpoint/hf_folder.h"
+#include "apps/checkpoint/saved_model.h"
+#include "apps/program/command.h"
+#include "apps/program/launch.h"
+#include "apps/program/vocabulary.h"
+
+namespace megalith::apps {
+namespace {
+
+struct HfOptions {
+  std::string from, to;
+};
+
+/// The recipe of a model that was trained elsewhere: no steps yet, and data to be named by whoever goes on.
+config::RunPlan imported_plan(const model::ModelConfig& m, const std::string& tokenizer, const io::Path& folder) {
+  config::RunPlan described;
+  described.model = m;
+  config::RunConfig c;
+  c.source = folder.string();
+  c.model = described.as_config().model;
+  c.moe = described.as_config().moe;
+  c.model.padded_vocab_size.reset();
+  c.train.steps = 0;
+  c.data.tokenizer = tokenizer;
+  c.data.vocab_dir = std::filesystem::absolute(folder).string();
+  return config::resolve(c);
+}
+
+void import_hf(const HfOptions& options) {
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  const io::Path out = options.to;
+  const convert::HfModel hf = convert::read_hf_config(*fs, options.from);
+  convert::HfReader reader(*fs, options.from, hf);
+  reader.check_tensors();
+  const ImportedTokenizer vocabulary = find_tokenizer(*fs, options.from, hf.config);
+  const config::RunPlan plan = imported_plan(hf.config, vocabulary.name, options.from);
+  train::DataIdentity identity;  // of the data nothing is known
+  if (const auto& tokenizer = vocabulary.tokenizer) {
+    identity = {.tokenizer = tokenizer->content_hash(),
+                .vocabulary = tokenizer::read_vocabulary_files(*fs, plan.data.tokenizer, plan.data.vocab_dir),
+                .unicode = tokenizer->unicode_version()};
+  } else {
+    log::warning(vocabulary.warning + ": give --vocab-dir to generate");
+  }
+  const io::Path folder = train::checkpoint_folder(plan, out);
+  if (!io::published(*fs, folder).empty())
+    throw ConfigError(str("--out = ", out.string(), ": holds checkpoints already; choose another"));
+  const io::RunLock lock = io::RunLock::take(out);
+  const checkpoint::Digest128 digest = train::save_imported_model(
+      plan, identity, *fs, folder, [&](const TensorSlice& param, const Tensor& values) { reader.read(param, values); });
+  std::printf("%s: %s, state digest %s\n", (folder / io::StepFolder{0}.name()).c_str(),
+              model::parameters_text(plan.model).c_str(), digest.hex().c_str());
+  io::publish_file(*fs, out / "recipe.toml", config::to_toml(plan.as_config()));
+}
+
+/// Nothing where a tokenizer other than GPT-2's cannot be used: its model was imported with a warning.
+std::shared_ptr<const tokenizer::Tokenizer> exported_tokenizer(io::Fs& fs, const config::RunPlan& plan,
+                                                               const io::Path& vocabulary) {
+  const std::string& name = plan.data.tokenizer;
+  if (name != "byte" && !tokenizer::has_vocabulary(fs, vocabulary)) {
+    log::warning(str("data.vocab_dir = ", vocabulary.string(), " holds no vocabulary: no tokenizer was exported",
+                     io::looked_for_in(vocabulary)));
+    return nullptr;
+  }
+  try {
+    auto tokenizer = tokenizer::make_tokenizer(name, vocabulary, fs);
+    if (tokenizer->vocab_size() <= plan.model.vocab_size || name == "gpt2") return tokenizer;
+    log::warning(str("no tokenizer was exported: that of ", vocabulary.string(), " has more ids than the model"));
+  } catch (const InputError& error) {
+    if (name == "gpt2") throw;
+    log::warning(str("no tokenizer was exported: ", error.what()));
+  }
+  return nullptr;
+}
+
+/// Everything of the export, into a folder that nobody looks at yet.
+void fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, const ReadValues& read) {
+  auto end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
+  const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
+  if (const auto tokenizer = exported_tokenizer(fs, plan, vocabulary)) {
+    end_of_document = tokenizer->end_of_document();
+    const tokenizer::VocabularyFiles files = tokenizer::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary);
+    convert::export_hf_tokenizer(fs, staging,
+                                 {.tokenizer = *tokenizer,
+                                  .files = *files,
+                                  .family = convert::hf_family_for(plan.model),
+                                  .seq_len = plan.model.seq_len});
+  }
+  convert::export_hf(fs, staging, {plan.model, plan.train.policy().master, read}, {.end_of_document = end_of_document});
+  fs.sync_dir(staging);
+}
+
+void export_hf(const HfOptions& options) {
+  const std::shared_ptr<io::Fs> fs = rank_fs(0);
+  const io::Path target = io::Path(options.to).lexically_normal();
+  if (fs->exists(target)) throw ConfigError(str("--out = ", target.string(), ": exists already; choose another"));
+  std::string architecture;
+  use_saved_model(*fs, options.from, [&](const config::RunPlan& plan, const ReadValues& read) {
+    architecture = convert::architecture_of(convert::hf_family_for(plan.model));
+    const io::Path staging = target.string() + io::temporary_suffix();
+    fs->make_dir(staging);
+    try {
+      fill(*fs, staging, plan, read);
+    } catch (const Error&) {
+      for (const std::string& name : fs->list(staging)) fs->unlink(staging / name);
+      fs->remove_dir(staging);
+      throw;
+    }
+    fs->rename(staging, target);
+    fs->sync_dir(target.has_parent_path() ? target.parent_path() : io::Path("."));
+  });
+  std::printf("%s: a %s and its tokenizer (AutoTokenizer)\n", target.c_str(), architecture.c_str());
+}
+
+void add_leaf(CLI::App& parent, const char* name, const char* help, const char* from, void (*run)(const HfOptions&)) {
+  const auto options = std::make_shared<HfOptions>();
+  CLI::App* const leaf = parent.add_subcommand(name, help);
+  leaf->add_option("from", options->from, from)->required();
+  leaf->add_option("--out", options->to, "Folder to write; must not hold one yet")->required();
+  leaf->callback([options, run] {
+    if (options->to.empty()) throw ConfigError("--out = \"\": must name a folder");
+    run(*options);
+  });
+}
+
+}  // namespace
+
+void add_hugging_face(CLI::App& checkpoint_command) {
+  add_leaf(checkpoint_command, "import-hf",
+           "Make a checkpoint of a Hugging Face model, to generate from or to train on (train.init)",
+           "folder with config.json and *.safetensors", import_hf);
+  add_leaf(checkpoint_command, "export-hf",
+           "Write a checkpoint's model and tokenizer so that AutoModelForCausalLM and AutoTokenizer load them",
+           "step folder, folder of steps, or OUT of a run", export_hf);
+}
+
+}  // namespace megalith::apps

@@ -1,0 +1,168 @@
+#include "apps/eval/eval_data.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/base/utf8.h"
+#include "megalith/data/byte_source.h"
+#include "megalith/data/corpus_builder.h"
+#include "megalith/data/document_reader.h"
+#include "megalith/data/input_files.h"
+#include "megalith/data/json_text.h"
+#include "megalith/eval/detokenize.h"
+#include "megalith/io/checksum.h"
+
+#include "apps/program/file_problems.h"
+
+namespace megalith::apps {
+namespace {
+
+/// What one pass over a file shows, a megabyte at a time.
+struct Scanned {
+  io::Hash128 checksum;
+  Index bytes = 0;
+  bool is_blank = true;
+  /// Of the first byte that is not UTF-8.
+  std::optional<Index> bad_byte{};
+  Index bad_line = 1;
+};
+
+Scanned scan(io::Fs& fs, const std::string& file) {
+  const std::unique_ptr<data::ByteSource> source = data::open_bytes(fs, file);
+  io::RunningChecksum checksum;
+  Scanned found;
+  Index line = 1;
+  for (bool more = true; more;) {
+    more = source->extend();
+    const std::string_view text = source->window();
+    const std::size_t good = valid_utf8_prefix(text), tail = text.size() - good;
+    const bool is_open = more && tail <= 3 && incomplete_utf8_tail(text) == tail;  // the character goes on out of sight
+    line += std::ranges::count(text.substr(0, good), '\n');
+    if (good < text.size() && !is_open && !found.bad_byte) {
+      found.bad_byte = found.bytes + static_cast<Index>(good);
+      found.bad_line = line;
+    }
+    const std::string_view taken = is_open ? text.substr(0, good) : text;
+    checksum.update(taken);
+    found.is_blank = found.is_blank && eval::strip(taken).empty();
+    found.bytes += static_cast<Index>(taken.size());
+    source->take(taken.size());
+  }
+  found.checksum = checksum.value();
+  return found;
+}
+
+/// A text that a task needs as a whole.
+std::string read_whole(io::Fs& fs, const EvalTask& task, const Scanned& scanned) {
+  if (static_cast<std::uint64_t>(scanned.bytes) > task.max_line)
+    throw InputError(str("[", task.data, "] has ", scanned.bytes,
+                         " bytes: --task loss reads a text in pieces, other tasks "
+                         "hold it as a whole, and take ",
+                         task.max_line, " bytes; --max-line raises that"));
+  const std::unique_ptr<data::ByteSource> source = data::open_bytes(fs, task.data);
+  while (source->extend()) {
+  }
+  return std::string(source->window());
+}
+
+/// Ids of one text.
+class LossSink final : public data::TokenSink {
+ public:
+  explicit LossSink(eval::LossText& text) : text_(text) {}
+  void add(std::span<const std::int32_t> ids) override { text_.add_ids(ids); }
+  void end_document() override {}
+
+ private:
+  eval::LossText& text_;
+};
+
+eval::EvalSet loss_of_text(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer,
+                           const Scanned& scanned) {
+  eval::EvalSet bad;
+  if (scanned.is_blank)
+    bad.refuse(str("[", task.data, "] is empty: must hold text; is it the right file?"));
+  else if (scanned.bad_byte)
+    bad.refuse(str("[", task.data, "] line ", scanned.bad_line, ", byte ", *scanned.bad_byte,
+                   " of the file: must be UTF-8; convert the file, as by iconv"));
+  if (!bad.problems.empty()) return bad;
+  data::CorpusOptions options{.end_of_document = data::EndOfDocument::omit};
+  options.reading.format = data::CorpusFormat::text;
+  options.reading.max_line_bytes = static_cast<Index>(task.max_line);
+  eval::LossText text(tokenizer);
+  LossSink sink(text);
+  data::tokenize_corpus(fs, {task.data}, tokenizer, options, sink);
+  text.end_document(scanned.bytes);
+  return text.finish(task.data, task.window, task.stride);
+}
+
+/// Of JSON lines, or of rows of Parquet.
+eval::EvalSet loss_of_documents(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer,
+                                data::CorpusFormat format) {
+  const bool is_json = format == data::CorpusFormat::json_lines;
+  data::DocumentReader reader(fs, task.data, {.format = format, .max_document_bytes = task.max_line});
+  data::JsonText json("text", {}, eval::kLineFix);
+  data::DocumentText row("text");
+  eval::LossText loss(tokenizer);
+  eval::EvalSet bad;
+  while (const std::optional<data::DocumentBlock> block = reader.next()) {
+    for (const data::RawDocument& document : block->documents) {
+      try {
+        const std::string_view text =
+            is_json
+                ? json.read(document.bytes, {.file = task.data, .number = document.line, .readable = block->held.bytes})
+                : row.of(*block, document);
+        if (eval::strip(text).empty())
+          bad.refuse(str("[", task.data, is_json ? "] line " : "] row ", document.line,
+                         ": text is empty: must hold text; remove the ", is_json ? "line" : "row"));
+        else if (bad.problems.empty())
+          loss.add(text);
+      } catch (const InputError& error) {
+        bad.refuse(error.what());
+      }
+    }
+  }
+  if (!bad.problems.empty()) return bad;
+  if (reader.documents() == 0) bad.refuse(str("[", task.data, "] is empty: must hold text; is it the right file?"));
+  return bad.problems.empty() ? loss.finish(task.data, task.window, task.stride) : std::move(bad);
+}
+
+eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer, const Scanned& scanned) {
+  const data::CorpusFormat format = data::format_of(fs, task.data, data::CorpusFormat::by_name);
+  if (task.task == eval::Task::loss)
+    return format == data::CorpusFormat::text ? loss_of_text(fs, task, tokenizer, scanned)
+                                              : loss_of_documents(fs, task, tokenizer, format);
+  if (format == data::CorpusFormat::parquet)
+    throw InputError(str("[", task.data, "] is a Parquet file: --task loss takes one; ",
+                         task.task == eval::Task::lambada ? "for lambada write its rows as lines of JSON"
+                                                          : "wikitext takes the text as it was published"));
+  const std::string text = read_whole(fs, task, scanned);
+  const eval::SourceText source{text, task.data};
+  switch (task.task) {
+    case eval::Task::wikitext_paper:
+      return eval::wikitext_paper_set(source, tokenizer, task.window, task.stride);
+    case eval::Task::wikitext_harness:
+      return eval::wikitext_harness_set(source, tokenizer, task.window);
+    case eval::Task::lambada:
+      return eval::lambada_set(source, tokenizer, task.window);
+    case eval::Task::loss:
+      break;
+  }
+  throw InternalError("[read_eval_data] task: is none of those that there are");
+}
+
+}  // namespace
+
+EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer) {
+  data::require_file(fs, task.data, "--data");
+  data::refuse_table(task.data);
+  const Scanned scanned = scan(fs, task.data);
+  EvalData data{.set = set_of(fs, task, tokenizer, scanned), .checksum = scanned.checksum.hex()};
+  throw_file_problems(task.data, data.set.problems, data.set.more_problems);
+  return data;
+}
+
+}  // namespace megalith::apps

@@ -1,0 +1,36 @@
+#include <iostream>
+#include <memory>
+
+#include "megalith/base/log.h"
+#include "megalith/report/plan_report.h"
+
+#include "apps/program/command.h"
+#include "apps/program/recipe_options.h"
+
+namespace megalith::apps {
+namespace {
+
+struct PlanOptions {
+  RecipeOptions recipe;
+  std::string format = "text";
+};
+
+void run_plan(const PlanOptions& options) {
+  const config::RunPlan plan = options.recipe.plan();
+  const PlannedRanks planned = plan_ranks(plan);
+  for (const std::string& warning : plan.warnings()) log::warning(warning);
+  std::cout << (options.format == "json" ? plan_json(plan, planned) : plan_text(plan, planned));
+}
+
+}  // namespace
+
+void add_plan(CLI::App& program) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* command = program.add_subcommand(
+      "plan", "Print the memory that a recipe takes, by owner and rank, without running it (needs no GPU)");
+  options->recipe.add_to(*command);
+  command->add_option("--format", options->format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  command->callback([options] { run_plan(*options); });
+}
+
+}  // namespace megalith::apps

@@ -1,0 +1,378 @@
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <thread>
+
+#include <unistd.h>
+
+#include "megalith/base/error.h"
+#include "megalith/base/hash.h"
+#include "megalith/base/log.h"
+#include "megalith/base/str.h"
+#include "megalith/base/team.h"
+#include "megalith/base/text.h"
+#include "megalith/checkpoint/shard_io.h"
+#include "megalith/io/problem_text.h"
+#include "megalith/io/reader.h"
+#include "megalith/io/retrying_fs.h"
+#include "megalith/io/run_lock.h"
+#include "megalith/io/save_protocol.h"
+#include "megalith/train/position_files.h"
+#include "megalith/train/router_trace.h"
+#include "megalith/train/trace_file.h"
+#include "megalith/train/trainer.h"
+
+#include "apps/checkpoint/checkpoint_folder.h"
+#include "apps/checkpoint/hf_folder.h"
+#include "apps/checkpoint/saved_model.h"
+#include "apps/program/command.h"
+#include "apps/program/launch.h"
+#include "apps/program/recipe_options.h"
+#include "apps/program/signals.h"
+#include "apps/program/terminal.h"
+#include "apps/program/vocabulary.h"
+
+namespace megalith::apps {
+namespace {
+
+struct TrainOptions {
+  RecipeOptions recipe;
+  std::string out, resume, trace, router_trace, gemm_table;
+};
+
+/// What stands behind --resume.
+train::Resume parse_resume(const std::string& text) {
+  if (text.empty() || text == "true") return train::Resume::required;
+  if (text == "auto") return train::Resume::automatic;
+  throw ConfigError(str("--resume = ", text, ": must be --resume or --resume=auto"));
+}
+
+/// What f() gives; its errors begin with the setting that names the folder.
+template <class F>
+auto naming(const std::string& setting, F&& f) {
+  try {
+    return f();
+  } catch (const IoError& error) {
+    throw IoError(str(setting, ": ", error.what()));
+  }
+}
+
+/// OUT and the folder of checkpoints, which another job's OUT may not hold, belong to this job from here on; what dead
+/// jobs left is cleared away. A job that cannot start takes nothing, and makes nothing but a folder of checkpoints
+/// whose OUT cannot be made.
+std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
+  const bool apart = !plan.checkpoint.dir.empty();
+  const io::Path folder = train::checkpoint_folder(plan, out);
+  const std::string of_out = "--out = " + out.string(),
+                    of_folder = apart ? "checkpoint.dir = " + folder.string() : of_out;
+  const bool none = naming(of_folder, [&] { return io::published(fs, folder).empty(); });
+  if (resume == train::Resume::required && none) throw train::nothing_to_resume(folder);
+  if (resume == train::Resume::no && !none) {
+    throw ConfigError(str(of_folder, apart ? ": " : ": " + folder.string() + ' ',
+                          "holds checkpoints of an earlier run; go on with --resume, or choose another ",
+                          apart ? "checkpoint.dir" : "--out"));
+  }
+  const auto take = [&](const io::Path& taken, const std::string& setting) {
+    return naming(setting, [&] { return io::RunLock::take(taken); });
+  };
+  // A folder apart that is refused leaves no OUT that was not there.
+  std::optional<io::RunLock> lock_of_out;
+  if (!apart || fs.exists(out)) lock_of_out = take(out, of_out);
+  io::RunLock lock_of_folder = take(folder, of_folder);
+  if (!lock_of_out) lock_of_out = take(out, of_out);
+  const io::Leftovers found = io::clean_leftovers(fs, folder, lock_of_folder);
+  int files = io::clean_temporaries(fs, out, *lock_of_out);
+  if (apart) files += io::clean_temporaries(fs, folder, lock_of_folder);
+  if (found.staging + found.trash + files > 0) {
+    log::info(str("cleared what a dead job left: ", found.staging, " unfinished saves, ", found.trash,
+                  " half-removed checkpoints, ", files, " unfinished files"));
+  }
+  std::vector<io::RunLock> locks;
+  locks.push_back(std::move(*lock_of_out));
+  locks.push_back(std::move(lock_of_folder));
+  return locks;
+}
+
+/// This rank's latest communication calls, beside the error that they explain. A disk that does not answer, for which
+/// the others may be waiting, keeps the error for kWrites only.
+void keep_call_log(const comm::World& world, const std::shared_ptr<io::Fs>& fs, const io::Path& out) {
+  constexpr auto kWrites = std::chrono::seconds(2);
+  auto written = std::make_shared<std::promise<void>>();
+  std::future<void> is_written = written->get_future();
+  std::thread([fs, written, file = out / str("calls_rank_", world.rank(), ".txt"), text = world.call_log()] {
+    try {
+      io::publish_file(*fs, file, text);
+    } catch (const IoError& error) {
+      log::warning(str("the call log was not written: ", error.what()));
+    }
+    written->set_value();
+  }).detach();
+  is_written.wait_for(kWrites);
+}
+
+/// What stands behind --gemm-table; nothing when it was not given.
+std::optional<ops::KnownGemms> read_gemm_table(io::Fs& fs, const config::RunPlan& plan, const std::string& file) {
+  if (file.empty()) return std::nullopt;
+  if (!plan.chooses_gemms()) {
+    throw ConfigError(str("--gemm-table = ", file,
+                          ": such a table needs device.type = \"cuda\" and train.gemm = \"timed\"; leave it away"));
+  }
+  return ops::KnownGemms{file, ops::parse_gemm_table(fs.map(file).text(), file)};
+}
+
+/// Where progress goes: to standard error, and to standard output as plain lines where that alone was led elsewhere
+/// (`| tee log`).
+train::ProgressLine::Screen screen() {
+  if (isatty(STDERR_FILENO) != 0 && isatty(STDOUT_FILENO) == 0) return {.file = stdout};
+  return {.file = stderr, .columns = terminal_columns};
+}
+
+/// The checkpoint that train.init stands for; nothing where there is none, or where the run has one of its own to go on
+/// from.
+io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
+  if (plan.train.init.empty()) return {};
+  if (resume != train::Resume::no && !io::published(fs, train::checkpoint_folder(plan, out)).empty()) return {};
+  if (!fs.is_dir(plan.train.init))
+    throw InputError(str("train.init = ", plan.train.init, ": there is no such folder of a checkpoint",
+                         io::looked_for_in(plan.train.init)));
+  if (is_hf_folder(fs, plan.train.init))
+    throw InputError(str("train.init = ", plan.train.init,
+                         ": is a Hugging Face folder; make a checkpoint of it, `megalith "
+                         "checkpoint import-hf ",
+                         plan.train.init, " --out OUT`, and give train.init that OUT"));
+  return checkpoint_folder(fs, plan.train.init, checkpoint::OnCorrupt::previous);
+}
+
+/// What all ranks of this process share.
+struct Job {
+  const config::RunPlan& plan;
+  io::Path out;
+  std::shared_ptr<io::Fs> fs;
+  io::Path init;
+  data::DataSets data;
+  train::DataIdentity identity;
+  std::optional<ops::KnownGemms> gemm_table;
+  std::vector<io::RunLock> locks;  ///< the first process's
+};
+
+io::Path out_of(const TrainOptions& options) {
+  return options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
+}
+
+/// The recipe of the newest checkpoint of a folder whose manifest can be read.
+std::optional<config::RunConfig> saved_recipe(io::Fs& fs, const io::Path& folder) {
+  const auto unless_it_fails = [](auto&& read) -> decltype(read()) {
+    try {
+      return read();
+    } catch (const Error&) {  // claim() and the resume say what is wrong
+      return {};
+    }
+  };
+  for (const io::StepFolder& step : unless_it_fails([&] { return io::published(fs, folder); })) {
+    const auto recipe = unless_it_fails(
+        [&] { return std::optional(recipe_of(checkpoint::CheckpointReader(fs, folder / step.name()))); });
+    if (recipe) return recipe;
+  }
+  return std::nullopt;
+}
+
+/// Recipes without model.vocab_size once had GPT-2's number of ids for every tokenizer but `byte`. A run that began so
+/// keeps its model.
+void keep_former_vocab_size(io::Fs& fs, const io::Path& folder, config::RunConfig& asked) {
+  constexpr Index kFormer = 50'257;
+  if (asked.model.vocab_size || asked.model.preset || asked.data.tokenizer == "byte") return;
+  const std::optional<config::RunConfig> saved = saved_recipe(fs, folder);
+  if (saved && saved->model.vocab_size == kFormer) asked.model.vocab_size = kFormer;
+}
+
+config::RunPlan plan_under(const Launcher& launcher, const TrainOptions& options, train::Resume resume) {
+  const RecipeOptions& recipe = options.recipe;
+  const int processes = launcher.processes;
+  if (recipe.ranks > 0) require_processes(launcher, "--ranks", recipe.ranks);
+  config::RunConfig asked = recipe.parse();
+  if (recipe.ranks == 0 && asked.parallel.ranks)
+    require_processes(launcher, "parallel.ranks", *asked.parallel.ranks, " (--ranks overrides the recipe)");
+  const std::shared_ptr<io::Fs> fs = io::retrying_fs(io::posix_fs());
+  const std::string dir = asked.checkpoint.dir.value_or("");
+  if (resume != train::Resume::no)
+    keep_former_vocab_size(*fs, dir.empty() ? out_of(options) / "checkpoints" : io::Path(dir), asked);
+  return config::resolve(asked, processes > 0 ? processes : recipe.ranks, count_ids(*fs));
+}
+
+/// What tells one checkpoint from another: "manifest 0123456789abcdef".
+std::string content_of(io::Fs& fs, const io::Path& checkpoint) {
+  return "manifest " + hex64(fnv1a(fs.map(checkpoint / io::kManifestName).text()));
+}
+
+/// The newest published checkpoint of a folder, by name and content: "step_00000100, manifest 0123456789abcdef".
+std::string newest_checkpoint(const io::Path& folder) {
+  const std::shared_ptr<io::Fs> fs = io::retrying_fs(io::posix_fs());
+  try {
+    const std::vector<io::StepFolder> found = io::published(*fs, folder);
+    return found.empty() ? "none" : str(found.front().name(), ", ", content_of(*fs, folder / found.front().name()));
+  } catch (const Error&) {
+    return "not readable";  // claim() and the resume say what is wrong with it
+  }
+}
+
+/// Refuses a folder where there is a file, or that would lie below one.
+void require_no_file(io::Fs& fs, const io::Path& folder, std::string_view setting) {
+  io::Path path = folder;
+  while (!path.empty() && !fs.exists(path)) path = path.parent_path();
+  if (path.empty() || fs.is_dir(path)) return;
+  throw ConfigError(
+      str(setting, " = ", folder.string(), path == folder ? "" : ": " + path.string(), ": is a file: name a folder"));
+}
+
+void print_notes(const config::RunPlan& plan, const data::DataNotes& notes) {
+  for (const std::string& folder : notes.folders) log::info(folder);
+  if (plan.data.key != data::DataConfig().key && !notes.has_members)
+    log::warning(str("data.key = ", io::printable(plan.data.key),
+                     ": has no effect: no file of data.train or data.valid is JSON lines or Parquet"));
+}
+
+Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Launcher& launcher, train::Resume resume) {
+  const io::Path out = out_of(options);
+  const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
+  require_no_file(*fs, out, "--out");
+  require_no_file(*fs, plan.checkpoint.dir, "checkpoint.dir");
+  const std::optional<ops::KnownGemms> gemm_table = read_gemm_table(*fs, plan, options.gemm_table);
+  const io::Path init = init_of(*fs, plan, out, resume);
+  const io::Path vocabulary = vocabulary_folder(*fs, plan.data.tokenizer, plan.data.vocab_dir);
+  const auto tokenizer = tokenizer::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
+  train::check_vocabulary(plan, *tokenizer);
+  const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, usable_cores());
+  if (launcher.process == 0) print_notes(plan, data.notes);
+  const train::DataIdentity identity{
+      .tokenizer = tokenizer->content_hash(),
+      .corpus = data.train.fingerprint(),
+      .vocabulary = tokenizer::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary),
+      .unicode = tokenizer->unicode_version()};
+  return {plan, out, fs, init, data, identity, gemm_table, {}};
+}
+
+/// What the command line alone says, and whether there is a second folder to prove shared.
+train::Facts facts_of(const TrainOptions& options, const config::RunPlan& plan, train::Resume resume) {
+  constexpr const char* kResume[] = {"no", "yes", "auto"};
+  return {{"--resume", kResume[static_cast<int>(resume)]},
+          {"--trace", options.trace.empty() ? "no" : "yes"},
+          {"--router-trace", options.router_trace.empty() ? "no" : "yes"},
+          {"checkpoint.dir", plan.checkpoint.dir.empty() ? "unset" : "a folder"}};
+}
+
+/// What this process has found where the recipe's paths lead.
+train::Facts facts_of(const Job& job, train::Resume resume) {
+  const auto tokens = [](Index count, std::uint64_t fingerprint) {
+    return str(count, " tokens, fingerprint ", hex64(fingerprint));
+  };
+  train::Facts facts = {{"what data.tokenizer has", "a vocabulary of hash " + hex64(job.identity.tokenizer)},
+                        {"what data.train has", tokens(job.data.train.num_tokens(), job.identity.corpus)}};
+  if (job.data.valid) {
+    const data::TokenSource& valid = job.data.valid->source();
+    facts.emplace_back("the held-out data", tokens(valid.num_tokens(), valid.fingerprint()));
+  }
+  if (!job.init.empty()) facts.emplace_back("what train.init has", content_of(*job.fs, job.init));
+  if (const std::string& replay = job.plan.model.moe.replay; !replay.empty())
+    facts.emplace_back("what moe.replay has", "decisions of hash " + hex64(fnv1a(job.fs->map(replay).text())));
+  if (resume != train::Resume::no)
+    facts.emplace_back("the newest checkpoint", newest_checkpoint(train::checkpoint_folder(job.plan, job.out)));
+  return facts;
+}
+
+/// Processes may be on hosts of their own.
+void require_shared_folders(comm::World& world, io::Fs& fs, const Job& job) {
+  train::require_shared(world, fs, job.out, "--out");
+  if (!job.plan.checkpoint.dir.empty()) train::require_shared(world, fs, job.plan.checkpoint.dir, "checkpoint.dir");
+}
+
+void run_train(const TrainOptions& options, train::Resume resume) {
+  const Launcher launcher = detect_launcher();
+  config::RunPlan plan;
+  std::optional<Job> job;
+  std::atomic<bool> stopped{false};
+  const io::Path cache = cache_folder();
+  const auto shape = [&] {
+    plan = plan_under(launcher, options, resume);
+    if (!options.trace.empty()) train::require_trace(plan, options.trace);
+    if (!options.router_trace.empty()) train::require_router_trace(plan, options.router_trace);
+    if (resume != train::Resume::no &&
+        newest_checkpoint(train::checkpoint_folder(plan, out_of(options))).starts_with("step_"))
+      set_unsaved(Unsaved::nothing);
+    JobShape needed = shape_of(plan);
+    const train::Facts more = facts_of(options, plan, resume);
+    needed.facts.insert(needed.facts.end(), more.begin(), more.end());
+    needed.start = resume == train::Resume::no ? train::Start::fresh : train::Start::resumed;
+    return needed;
+  };
+  const auto read = [&] { job.emplace(prepare(plan, options, launcher, resume)); };
+  const auto found = [&] { return facts_of(*job, resume); };
+  const auto claim_folders = [&] { job->locks = claim(*job->fs, plan, job->out, resume); };
+  const auto body = [&](comm::World& world) {
+    const train::TrainInputs inputs{.plan = job->plan,
+                                    .data = job->data,
+                                    .identity = job->identity,
+                                    .out = job->out,
+                                    .resume = resume,
+                                    .init = job->init,
+                                    .screen = screen(),
+                                    .stop_asked = stop_asked,
+                                    .require_folders =
+                                        [&] {
+                                          for (const io::RunLock& lock : job->locks) lock.require_in_place();
+                                        },
+                                    .gemm_table = job->gemm_table,
+                                    .cache = cache,
+                                    .router_trace = options.router_trace,
+                                    .trace = options.trace};
+    const std::shared_ptr<io::Fs> own_fs = world.rank() == launcher.process ? job->fs : rank_fs(world.rank());
+    if (launcher.processes > 0) require_shared_folders(world, *own_fs, *job);
+    const train::PositionFiles positions(world, job->out, plan.timeout_s);
+    try {
+      if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
+    } catch (const Error& error) {
+      if (error.code() == ExitCode::collective || error.code() == ExitCode::hang)
+        keep_call_log(world, own_fs, job->out);
+      throw;
+    }
+  };
+  catch_stop_signals(launcher.processes > 0 ? launcher.process : -1);
+  run_job(launcher, {.shape = shape, .read = read, .found = found, .claim = claim_folders, .body = body});
+  if (!stopped) return;
+  const int signal = stop_signal();
+  throw StoppedError(str("stopped on request", signal == 0 ? "" : str(" (", strsignal(signal), ")"),
+                         ", state saved: start again with --resume"));
+}
+
+}  // namespace
+
+void add_train(CLI::App& program) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = program.add_subcommand("train", "Train a model as a recipe says");
+  options->recipe.add_to(*command);
+  CLI::Option* out = command->add_option(
+      "--out", options->out, "Folder for metrics, checkpoints and the resolved recipe (default: out/RECIPE)");
+  command->add_option(
+      "--gemm-table", options->gemm_table,
+      "Use the GEMM algorithms of an earlier run on such a GPU (its OUT/gemm_table.json): the same bits");
+  command->add_option(
+      "--trace", options->trace,
+      "Write the times of all ops and communication calls of steps 3 to 5, on all ranks and by one clock, "
+      "to a file that Perfetto opens");
+  command->add_option("--router-trace", options->router_trace,
+                      "Write which experts every token was sent to; moe.replay = FILE repeats these decisions");
+  CLI::Option* resume = command->add_flag("--resume{}", options->resume,
+                                          "Go on from the newest valid checkpoint in OUT; --resume=auto: start fresh "
+                                          "where there is none");
+  command->callback([options, out, resume] {
+    if (out->count() > 0 && options->out.empty())
+      throw ConfigError("--out = \"\": must name a folder; leave it away for out/RECIPE");
+    run_train(*options, resume->count() == 0 ? train::Resume::no : parse_resume(options->resume));
+  });
+}
+
+}  // namespace megalith::apps
