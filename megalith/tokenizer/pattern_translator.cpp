@@ -10,10 +10,9 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
+#include "megalith/tokenizer/character_class.h"
 #include "megalith/tokenizer/unicode_properties.h"
-#include "megalith/tokenizer/unicode_text.h"
 
-// One class reads the whole syntax: its state is the place in the pattern, so that a split into files would share it.
 // Each rule here was tried with tokenizers 0.23.3, whose Oniguruma is 6.9.10. Where the two libraries differ:
 // - ^ and $ are the begin and end of a line; (?m) lets the point match a line end, which is (?s) in PCRE2.
 // - {n,m}+ and {n}? repeat what is repeated; {2,1} is {1,2} and possessive; {,n} is {0,n}.
@@ -25,24 +24,12 @@
 namespace megalith::tokenizer {
 namespace {
 
-constexpr std::size_t kNowhere = std::string::npos;
-constexpr int kMaxDepth = 200;  // PCRE2's own is 250
-constexpr std::string_view kAnyCharacter = "(?s:.)";
 constexpr std::string_view kLineEnd = R"((?>\r\n|[\n-\r\x{85}\x{2028}\x{2029}]))";
 /// ^ and $. PCRE2's own ^ does not ask for more text (PCRE2_PARTIAL_HARD) behind a last line end; \z does.
 constexpr std::string_view kLineBegin = R"((?:\A|(?<=\n)(?!\z)))";
 constexpr std::string_view kLineClose = "(?m:$)";
 /// \w outside brackets: Oniguruma asks Latin-1's table about Latin-1's characters.
 constexpr std::string_view kLatinWords = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
-
-[[noreturn]] void refuse_pattern(std::string_view part, std::string_view why) {
-  throw InputError(str("must not hold ", part, ": ", why));
-}
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_octal(char c) { return c >= '0' && c <= '7'; }
-bool is_hex(char c) { return is_digit(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f'); }
-bool is_letter(char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; }
 
 /// Strings that without case match one character too. Source: CaseFolding.txt, status F.
 struct Folded {
@@ -53,17 +40,9 @@ constexpr Folded kFolded[] = {{U"ffi", R"(\x{FB03})"},         {U"ffl", R"(\x{FB
                               {U"fi", R"(\x{FB01})"},          {U"fl", R"(\x{FB02})"},  {U"ss", R"([\x{DF}\x{1E9E}])"},
                               {U"st", R"([\x{FB05}\x{FB06}])"}};
 
-/// Characters that match several characters without case, or that are one of those.
-bool folds_to_several(char32_t c) {
-  constexpr std::pair<char32_t, char32_t> kRanges[] = {
-      {0xDF, 0xDF},   {0x130, 0x130}, {0x149, 0x149},   {0x1F0, 0x1F0},   {0x2BC, 0x2BE},
-      {0x300, 0x3FF}, {0x531, 0x587}, {0x1E96, 0x1E9E}, {0x1F00, 0x1FFF}, {0xFB00, 0xFB17}};
-  return std::ranges::any_of(kRanges, [&](const auto& range) { return c >= range.first && c <= range.second; });
-}
-
-class Translator {
+class Translator : ClassReader {
  public:
-  Translator(std::string_view pattern, bool has_names) : pattern_(pattern), has_names_(has_names) {}
+  Translator(std::string_view pattern, bool has_names) : ClassReader(pattern), has_names_(has_names) {}
 
   std::string translate() {
     std::string out = branches({}, 0);
@@ -74,51 +53,6 @@ class Translator {
   }
 
  private:
-  struct Options {
-    bool any_case = false, extended = false, point_is_all = false;
-  };
-  struct Literal {
-    char32_t code;
-    std::string text;  // in PCRE2's syntax, within brackets and outside
-  };
-  /// A set of characters within brackets.
-  struct Set {
-    std::string items;
-    bool is_negative = false;
-    enum class Case : std::uint8_t {
-      none,        // the other cases of its characters are in it, and none of them matches several characters
-      complement,  // all characters but those of such a set
-      letters,     // L, whose other cases are all L, but for U+0345
-      word,        // \w
-      changes      // another set, or not known
-    } in_case = Case::changes;
-  };
-
-  // Reading.
-  std::string_view rest() const { return pattern_.substr(at_); }
-  bool at_end() const { return at_ == pattern_.size(); }
-  bool next_is(std::string_view text) const { return rest().starts_with(text); }
-  bool take(std::string_view text) {
-    if (!next_is(text)) return false;
-    at_ += text.size();
-    return true;
-  }
-  /// One character as it stands.
-  Literal take_character() {
-    if (at_end()) throw InputError("must not end before a character");
-    const std::size_t size = utf8_front(rest()).length;
-    Literal found{code_of(rest().substr(0, size)), std::string(rest().substr(0, size))};
-    at_ += size;
-    return found;
-  }
-  static char32_t code_of(std::string_view character) {
-    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
-    char32_t code = character.size() == 1 ? byte(0) : byte(0) & (0x7Fu >> character.size());
-    for (std::size_t i = 1; i < character.size(); ++i) code = (code << 6) | (byte(i) & 0x3Fu);
-    return code;
-  }
-  static Literal literal_of(char32_t code, std::string_view hex) { return {code, str("\\x{", hex, '}')}; }
-
   /// What one branch has made so far.
   struct Branch {
     std::string out;
@@ -358,92 +292,10 @@ class Translator {
     options = inside;
   }
 
-  // Escapes.
-  /// \n, \x41, \u0041, \101, \cA and letters without a meaning; nothing for what is no character.
-  std::optional<Literal> escaped_character(bool in_class) {
-    if (rest().size() < 2) throw InputError("must not end with a backslash");
-    const char c = rest()[1];
-    constexpr std::string_view kNamed = "tnrf";
-    constexpr std::string_view kMeant = "sSdDwWhHpPkgbBAzZGKRXNOyY";
-    constexpr std::string_view kMeantInClass = "sSdDwWhHpP";
-    if (kNamed.find(c) != kNowhere) {
-      const Literal found{U"\t\n\r\f"[kNamed.find(c)], std::string(rest().substr(0, 2))};
-      at_ += 2;
-      return found;
-    }
-    if (c == 'v' || c == 'a' || c == 'e' || (c == 'b' && in_class)) {
-      at_ += 2;
-      return c == 'v'   ? Literal{0x0B, "\\x0B"}
-             : c == 'a' ? literal_of(7, "7")
-             : c == 'e' ? literal_of(0x1B, "1B")
-                        : literal_of(8, "8");
-    }
-    if (c == 'x' || c == 'u') return hex_character(c);
-    if (c == '0' || (in_class && is_octal(c))) return octal_character();
-    if (c == 'c' || c == 'C' || c == 'M') {
-      if (c != 'c' || rest().size() < 3 || !is_letter(rest()[2]))
-        refuse_pattern(rest().substr(0, 3), "control characters are written \\cA or \\x{1}");
-      const int code = rest()[2] & 0x1F;
-      at_ += 3;
-      return literal_of(static_cast<char32_t>(code), hex(code));
-    }
-    if (!in_class && is_digit(c)) return std::nullopt;
-    if ((in_class ? kMeantInClass : kMeant).find(c) != kNowhere) return std::nullopt;
-    ++at_;
-    Literal found = take_character();
-    if (found.code < 0x80 && !is_letter(c) && !is_digit(c) && c != '_' && c > ' ') found.text.insert(0, 1, '\\');
-    if (found.text == " ") found.text = "\\ ";
-    return found;
-  }
-  /// \101.
-  Literal octal_character() {
-    std::size_t size = 1;
-    while (size < 4 && size < rest().size() && is_octal(rest()[size])) ++size;
-    const int code = std::stoi(std::string(rest().substr(1, size - 1)), nullptr, 8);
-    if (code > 0x7F) refuse_pattern(rest().substr(0, size), "it is a byte, no character");
-    at_ += size;
-    return literal_of(static_cast<char32_t>(code), hex(code));
-  }
-  static std::string hex(int code) {
-    std::string text;
-    for (int shift = 4; shift >= 0; shift -= 4) text += "0123456789ABCDEF"[(code >> shift) & 15];
-    return text;
-  }
-
-  /// \x{2028}, \x0B, \xC3\xA9, \u2028.
-  Literal hex_character(char letter) {
-    const std::string_view shown = rest().substr(0, 4);
-    const auto fail = [&] { refuse_pattern(shown, "characters are written \\x{HHHH}, \\xHH or \\uHHHH"); };
-    const bool in_braces = letter == 'x' && rest().substr(2).starts_with("{");
-    const std::size_t begin = in_braces ? 3 : 2;
-    std::size_t size = 0;
-    const std::size_t most = in_braces ? 8 : letter == 'x' ? 2 : 4;
-    while (size < most && begin + size < rest().size() && is_hex(rest()[begin + size])) ++size;
-    const std::string_view digits = rest().substr(begin, size);
-    const bool is_closed = !in_braces || rest().substr(begin + size).starts_with("}");
-    if (digits.empty() || !is_closed || (letter == 'u' && size != 4)) fail();
-    const auto code = static_cast<char32_t>(std::stoul(std::string(digits), nullptr, 16));
-    if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) refuse_pattern(shown, "no character has this number");
-    if (letter == 'x' && !in_braces && code >= 0x80) return character_of_bytes();
-    at_ += begin + size + (in_braces ? 1 : 0);
-    return literal_of(code, digits);
-  }
-  Literal character_of_bytes() {
-    const std::string shown(rest().substr(0, 4));
-    std::string bytes;
-    do {
-      if (!next_is("\\x") || rest().size() < 4 || !is_hex(rest()[2]) || !is_hex(rest()[3]))
-        refuse_pattern(shown, "it is a byte, no character");
-      bytes += static_cast<char>(std::stoi(std::string(rest().substr(2, 2)), nullptr, 16));
-      at_ += 4;
-    } while (incomplete_utf8_tail(bytes) > 0);
-    if (!is_utf8(bytes)) refuse_pattern(shown, "it is a byte, no character");
-    return {code_of(bytes), bytes};
-  }
-
   /// What is no character, outside brackets.
   void escape(Branch& b, const Options& options) {
-    if (std::optional<Literal> literal = escaped_character(false)) return add_literal(b, options, std::move(*literal));
+    if (std::optional<Literal> literal = escaped_character(Within::pattern))
+      return add_literal(b, options, std::move(*literal));
     const char c = rest()[1];
     if (is_digit(c)) return numbered_reference(b, options);
     if (c == 'k') return named_reference(b, options);
@@ -452,11 +304,12 @@ class Translator {
       return add_atom(b, options, str("[^", kWhiteSpace, ']'));
     }
     if (c == 'p' || c == 'P' || std::string_view("sdDwWhH").find(c) != kNowhere) {
-      const Set set = escaped_set();
-      const bool has_latin = set.in_case == Set::Case::word;
+      const CharacterSet set = escaped_set();
+      const bool has_latin = set.in_case == CharacterSet::Case::word;
       const std::string text = str(set.is_negative ? "[^" : "[", set.items, has_latin ? kLatinWords : "", ']');
       // Without case too, it is the set that its name says.
-      return add_atom(b, options, options.any_case && set.in_case != Set::Case::none ? str("(?-i:", text, ')') : text);
+      return add_atom(b, options,
+                      options.any_case && set.in_case != CharacterSet::Case::none ? str("(?-i:", text, ')') : text);
     }
     const std::string word = str('[', word_items(), kLatinWords, ']');
     switch (c) {
@@ -518,179 +371,7 @@ class Translator {
     add_atom(b, options, str("\\g{", number, '}'));
   }
 
-  // Sets of characters.
-  /// \s \S \d \D \w \W \h \H \p{NAME} \p{^NAME} \P{NAME}.
-  Set escaped_set() {
-    const char c = rest()[1];
-    if (c == 'p' || c == 'P') return property();
-    at_ += 2;
-    const bool is_negative = c >= 'A' && c <= 'Z';
-    switch (c | 0x20) {
-      case 's':
-        return {std::string(is_negative ? kNoWhiteSpace : kWhiteSpace), false,
-                is_negative ? Set::Case::complement : Set::Case::none};
-      case 'd':
-        return {property_class("Nd").items, is_negative, Set::Case::none};
-      case 'h':
-        return {"0-9A-Fa-f", is_negative, Set::Case::none};
-      default:
-        return {word_items(), is_negative, Set::Case::word};
-    }
-  }
-
-  Set property() {
-    const std::size_t end = rest().find('}');
-    if (!rest().substr(2).starts_with("{") || end == kNowhere)
-      refuse_pattern(rest().substr(0, 3), "a property is written \\p{...}");
-    const std::string_view shown = rest().substr(0, end + 1);
-    std::string_view name = rest().substr(3, end - 3);
-    bool is_negative = rest()[1] == 'P';
-    if (name.starts_with("^")) {
-      is_negative = !is_negative;
-      name.remove_prefix(1);
-    }
-    const Set found = named_set(name, is_negative);
-    if (found.items.empty())
-      refuse_pattern(shown,
-                     "properties are L, M, N, P, S, Z, C, their parts, Alphabetic, Uppercase, Lowercase and "
-                     "scripts such as Han");
-    at_ += end + 1;
-    return found;
-  }
-
-  static Set named_set(std::string_view name, bool is_negative) {
-    constexpr std::string_view kNoCase[] = {
-        "N",      "Nd",     "Nl",         "No",    "P",     "Pc",    "Pd",    "Ps",       "Pe",       "Pi",     "Pf",
-        "Po",     "S",      "Sm",         "Sc",    "Sk",    "So",    "Z",     "Zs",       "Zl",       "Zp",     "Cc",
-        "Cf",     "Co",     "Lm",         "Lo",    "Mc",    "Me",    "Han",   "Hiragana", "Katakana", "Hangul", "Thai",
-        "Hebrew", "Arabic", "Devanagari", "digit", "space", "punct", "cntrl", "blank",    "xdigit",   "any"};
-    const PropertyClass found = property_class(name);
-    Set::Case in_case = Set::Case::changes;
-    if (std::ranges::find(kNoCase, name) != std::end(kNoCase)) in_case = Set::Case::none;
-    if (name == "L") in_case = Set::Case::letters;
-    if (name == "word" || name == "Word") in_case = Set::Case::word;
-    return {found.items, found.is_negative != is_negative, in_case};
-  }
-
-  /// A class within its brackets; the [ is next. What is returned matches one character.
-  std::string char_class(const Options& options, int depth) {
-    if (depth > kMaxDepth) refuse_pattern(str("more than ", kMaxDepth, " classes in each other"), "simplify it");
-    const std::size_t begin = at_;
-    take("[");
-    const bool is_negative = take("^");
-    if (next_is("]")) refuse_pattern("[]", "write \\] for a bracket");
-    std::string items;
-    std::vector<std::string> others, both;  // others: classes that brackets cannot hold; both: what && stands between
-    const auto end_union = [&] {
-      if (items.empty() && others.empty()) refuse_pattern("&& without a class on each side", "write one");
-      std::string text = items.empty() ? std::string() : str('[', items, ']');
-      for (const std::string& other : others) text += (text.empty() ? "" : "|") + other;
-      both.push_back(others.size() + (items.empty() ? 0 : 1) > 1 ? str("(?:", text, ')') : text);
-      items.clear();
-      others.clear();
-    };
-    const auto add_set = [&](const Set& set) {
-      if (options.any_case) check_without_case(set, is_negative, pattern_.substr(begin, at_ - begin));
-      if (set.is_negative)
-        others.push_back(str("[^", set.items, ']'));
-      else
-        items += set.items + (options.any_case && set.in_case == Set::Case::letters ? "\\x{345}" : "");
-    };
-    const auto no_case = [&](std::string_view what) {
-      if (options.any_case) refuse_pattern(str(what, " within (?i)"), "write it outside: (?-i:[...])");
-    };
-    while (!next_is("]")) {
-      if (at_end()) throw InputError("must close its brackets");
-      if (next_is("[:")) {
-        add_set(posix_set());
-        if (next_is("-") && !next_is("-]")) refuse_pattern("- after a class", "write \\- for a hyphen");
-      } else if (next_is("[")) {
-        no_case("a class in a class");
-        others.push_back(char_class(options, depth + 1));
-        if (next_is("-") && !next_is("-]")) refuse_pattern("- after a class", "write \\- for a hyphen");
-      } else if (take("&&")) {
-        no_case("&&");
-        end_union();
-      } else {
-        range_or_set(options, items, add_set);
-      }
-    }
-    take("]");
-    if (both.empty() && others.empty()) return str(is_negative ? "[^" : "[", items, ']');
-    end_union();
-    std::string text;
-    for (std::size_t i = 0; i + 1 < both.size(); ++i) text += str("(?=", both[i], ')');
-    text += both.back();
-    return is_negative ? str("(?:(?!", text, ')', kAnyCharacter, ')') : str("(?:", text, ')');
-  }
-
-  /// A class without case also has the other cases of its characters, and what they are together.
-  static void check_without_case(const Set& set, bool in_negative, std::string_view shown) {
-    const bool is_same = set.in_case == Set::Case::none && (in_negative || !set.is_negative);
-    const bool is_word = (set.in_case == Set::Case::word || set.in_case == Set::Case::complement) && in_negative;
-    const bool is_letters = set.in_case == Set::Case::letters && in_negative && !set.is_negative;
-    if (!is_same && !is_word && !is_letters)
-      refuse_pattern(str(shown, " within (?i)"), "without case it may match several characters; write it outside");
-  }
-
-  /// [:alpha:], [:^alpha:].
-  Set posix_set() {
-    const std::size_t end = rest().find(":]");
-    constexpr std::string_view kNames[] = {"alnum", "alpha", "ascii", "blank", "cntrl", "digit",  "graph",
-                                           "lower", "print", "punct", "space", "upper", "xdigit", "word"};
-    std::string_view name = rest().substr(2, end == kNowhere ? 0 : end - 2);
-    const bool is_negative = name.starts_with("^");
-    if (is_negative) name.remove_prefix(1);
-    if (end == kNowhere || std::ranges::find(kNames, name) == std::end(kNames))
-      refuse_pattern(rest().substr(0, end == kNowhere ? 2 : end + 2),
-                     "POSIX's names are [:alpha:], [:digit:] and so on");
-    at_ += end + 2;
-    // \p{Punct} is P; [:punct:] is POSIX's.
-    if (name == "punct") return {property_class("P").items + property_class("S").items, is_negative, Set::Case::none};
-    return named_set(name, is_negative);
-  }
-
-  /// One element of a class: a character, a range or a set.
-  template <class AddSet>
-  void range_or_set(const Options& options, std::string& items, const AddSet& add_set) {
-    const auto element = [&]() -> std::optional<Literal> {
-      if (next_is("\\")) return escaped_character(true);
-      Literal literal = take_character();
-      if (literal.code == '^' && items.empty()) literal.text = "\\^";
-      return literal;
-    };
-    const std::optional<Literal> first = element();
-    if (!first) {
-      add_set(escaped_set());
-      if (next_is("-") && !next_is("-]")) refuse_pattern("- after a class", "write \\- for a hyphen");
-      return;
-    }
-    std::optional<Literal> last = first;
-    const bool is_range = next_is("-") && !next_is("-]") && !next_is("-[") && !next_is("-&&");
-    if (is_range) {
-      take("-");
-      if (at_end()) throw InputError("must close its brackets");
-      last = element();
-      if (!last) refuse_pattern("a range that ends with a class", "write \\- for a hyphen");
-      if (last->code < first->code) refuse_pattern(str(first->text, '-', last->text), "its end is before its begin");
-      if (next_is("-") && !next_is("-]")) refuse_pattern("- after a range", "write \\- for a hyphen");
-    } else if (next_is("-[") || next_is("-&&")) {
-      refuse_pattern("- before a class", "write \\- for a hyphen");
-    }
-    if (options.any_case) {
-      bool is_several = last->code - first->code > 0x200;
-      for (char32_t c = first->code; c <= last->code && !is_several; ++c) is_several = folds_to_several(c);
-      if (is_several)
-        refuse_pattern(str('[', first->text, '-', last->text, "] within (?i)"),
-                       "without case it may match several characters");
-    }
-    items += first->text;  // a hyphen is the first or the last
-    if (is_range) items += '-' + (last->text == "-" ? std::string("\\-") : last->text);
-  }
-
-  std::string_view pattern_;
   bool has_names_;
-  std::size_t at_ = 0;
   int num_groups_ = 0;
   std::map<std::string, int> names_;
 };
