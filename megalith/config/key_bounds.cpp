@@ -4,7 +4,6 @@
 #include "megalith/base/text.h"
 #include "megalith/config/keys.h"
 #include "megalith/config/other_names.h"
-#include "megalith/config/other_values.h"
 #include "megalith/config/run_config.h"
 
 namespace megalith::config {

@@ -326,17 +326,36 @@ constexpr OtherName kOtherNames[] = {
     {"gpus_per_node num_gpus_per_node ntasks_per_node", "device.ranks_per_node", ""},
     {"num_threads n_threads cpu_threads omp_num_threads threads_per_rank", "device.threads", ""}};
 
-/// What other programs call values of ours.
+/// A value as other programs write it.
 struct OtherValue {
   std::string_view names;  ///< words in lower case, with spaces between
-  std::string_view value;
+  std::string_view value;  ///< ours, of any key that has it; empty: `how` has the sentence
+  std::string_view key{}, how{};
 };
+
+// Families of Hugging Face whose blocks are Llama's with other keys.
+constexpr std::string_view kMistral =
+    "Mistral has Llama's blocks: model.family = \"llama\", with model.num_kv_heads for its heads of keys and values";
+constexpr std::string_view kMixtral =
+    "Mixtral is model.family = \"llama\" with a section [moe] whose score_before_top_k is false; model.preset = "
+    "\"mixtral-8x7b\" sets all of it";
+constexpr std::string_view kQwen2 = "Qwen2 has Llama's blocks: model.family = \"llama\" with model.bias = \"qkv\"";
+constexpr std::string_view kQwen3 = "Qwen3 has Llama's blocks: model.family = \"llama\" with model.qk_norm = \"head\"";
+constexpr std::string_view kOlmoe =
+    "OLMoE is model.family = \"llama\" with model.qk_norm = \"all\" and a section [moe]; model.preset = "
+    "\"olmoe-1b-7b\" sets all of it";
+
 constexpr OtherValue kOtherValues[] = {{"gpu gpus nvidia nvidia-gpu cuda:0 h100 h200 a100 b200", "cuda"},
                                        {"host processor", "cpu"},
                                        {"bfloat16 bf16-mixed bf16-true", "bf16"},
                                        {"float16 half fp16-mixed fp16-true", "fp16"},
                                        {"float32 float single tf32 32", "fp32"},
-                                       {"float64 double 64", "fp64"}};
+                                       {"float64 double 64", "fp64"},
+                                       {"mistral", "", "model.family", kMistral},
+                                       {"mixtral", "", "model.family", kMixtral},
+                                       {"qwen2 qwen2_moe", "", "model.family", kQwen2},
+                                       {"qwen3 qwen3_moe", "", "model.family", kQwen3},
+                                       {"olmoe", "", "model.family", kOlmoe}};
 
 bool has_word(std::string_view words, std::string_view word) {
   while (!words.empty()) {
@@ -345,6 +364,16 @@ bool has_word(std::string_view words, std::string_view word) {
     words.remove_prefix(std::min(end + 1, words.size()));
   }
   return false;
+}
+
+/// The first row that has the value as a name and passes `fits`; nullptr: none.
+template <class Fits>
+const OtherValue* find_other_value(std::string_view value, const Fits& fits) {
+  std::string lower(value);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const auto* const found = std::ranges::find_if(
+      kOtherValues, [&](const OtherValue& row) { return has_word(row.names, lower) && fits(row); });
+  return found == std::end(kOtherValues) ? nullptr : found;
 }
 
 }  // namespace
@@ -364,12 +393,14 @@ std::string as_key(std::string_view name) {
 std::span<const OtherName> other_names() { return kOtherNames; }
 
 std::string_view meant_value(std::string_view value, std::span<const std::string_view> choices) {
-  std::string lower(value);
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const OtherValue& row : kOtherValues) {
-    if (has_word(row.names, lower) && std::ranges::find(choices, row.value) != choices.end()) return row.value;
-  }
-  return nearest(value, choices);
+  const auto is_choice = [&](const OtherValue& row) { return std::ranges::find(choices, row.value) != choices.end(); };
+  const OtherValue* const row = find_other_value(value, is_choice);
+  return row != nullptr ? row->value : nearest(value, choices);
+}
+
+std::string_view how_to_write(std::string_view key, std::string_view value) {
+  const OtherValue* const row = find_other_value(value, [&](const OtherValue& one) { return one.key == key; });
+  return row != nullptr ? row->how : std::string_view();
 }
 
 const OtherName* find_other_name(std::string_view name) {

@@ -123,6 +123,7 @@ TEST(Recipe, EveryKeyIsCheckedByItselfWithTheNearestName) {
             "model.family = mistral: must be gpt2 or llama (bert is not built yet); Mistral has Llama's blocks: "
             "model.family = \"llama\", with model.num_kv_heads for its heads of keys and values");
   EXPECT_NE(problem("model.family=qwen3").find("model.family = \"llama\" with model.qk_norm"), std::string::npos);
+  EXPECT_NE(problem("model.family=Qwen2_MoE").find("with model.bias = \"qkv\""), std::string::npos);
   EXPECT_EQ(problem("data.train=[]"), "data.train = []: must name at least one file to train on");
   EXPECT_EQ(problem_of(kSmall, {"data.train=[]", "train.steps=0"}), "") << "of an imported model none is known";
   EXPECT_EQ(problem("train.precision=b16"),
