@@ -111,11 +111,13 @@ std::string fit_text(const config::RunPlan& plan, const GpuSize& gpu, const Plan
   const std::size_t largest = planned.largest();
   const Index left = gpu.room() - total(planned.ranks[largest]);
   const train::RecomputeChoice* const recompute = left < 0 ? recompute_for(gpu, planned) : nullptr;
+  const auto of_largest = [&](const config::RunPlan& other) {
+    return train::planned_bytes(other, static_cast<int>(largest));
+  };
   return str(left >= 0 ? "fits" : "does not fit", " a GPU of ", gpu.gb, " GB: ", human_bytes(std::abs(left)),
              left >= 0 ? " left" : " missing", " beside 1 GiB for CUDA and NCCL",
              recompute == nullptr ? "" : "; fits with " + recompute->settings(),
-             left < 0 ? train::expert_rows_advice(plan, static_cast<int>(largest), planned.ranks[largest], -left) : "",
-             "\n");
+             left < 0 ? train::expert_rows_advice(plan, planned.ranks[largest], of_largest, -left) : "", "\n");
 }
 
 /// What each recomputation takes of the rank that takes most, and repeats of a step's FLOPs.

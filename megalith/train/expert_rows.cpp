@@ -6,7 +6,6 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/nn/moe/moe.h"
-#include "megalith/train/recompute_choices.h"
 
 namespace megalith::train {
 namespace {
@@ -25,11 +24,11 @@ config::RunPlan with_capacity(config::RunPlan plan) {
 }
 
 /// "moe.capacity = pad with moe.capacity_factor = 1.25 takes N, ", if that is less.
-std::string capacity_text(const config::RunPlan& plan, int rank, Index now) {
+std::string capacity_text(const config::RunPlan& plan, const PlannedBytes& planned, Index now) {
   if (plan.model.moe.capacity == nn::ExpertCapacity::pad)
     return str("a moe.capacity_factor below ", plan.model.moe.capacity_factor, " or ");
   const config::RunPlan padded = with_capacity(plan);
-  const Index then = expert_rows_in(planned_bytes(padded, rank));
+  const Index then = expert_rows_in(planned(padded));
   if (then >= now) return "";
   const Index run = padded.model.moe.capacity_run;
   return str("moe.capacity = pad with moe.capacity_factor = ", kCapacityFactor,
@@ -44,14 +43,15 @@ Index expert_rows_in(const BytesByOwner& bytes) {
   return found == bytes.end() ? 0 : found->second;
 }
 
-std::string expert_rows_advice(const config::RunPlan& plan, int rank, const BytesByOwner& bytes, Index missing) {
+std::string expert_rows_advice(const config::RunPlan& plan, const BytesByOwner& bytes, const PlannedBytes& planned,
+                               Index missing) {
   const Index rows = expert_rows_in(bytes);
   const bool is_largest = std::ranges::all_of(bytes, [&](const auto& owner) { return owner.second <= rows; });
   if (rows == 0 || (rows < missing && !is_largest)) return "";
   const bool is_worst_case = plan.grid.ep * plan.grid.etp > 1 && plan.model.moe.capacity != nn::ExpertCapacity::pad;
   return str("; of this, expert rows take ", human_bytes(rows),
              is_worst_case ? ", for the case that all tokens choose the experts of one rank: " : ": ",
-             capacity_text(plan, rank, rows), "a smaller train.micro_batch takes less in proportion");
+             capacity_text(plan, planned, rows), "a smaller train.micro_batch takes less in proportion");
 }
 
 }  // namespace megalith::train

@@ -1,8 +1,7 @@
 #pragma once
 #include <string>
 
-#include "megalith/config/run_plan.h"
-#include "megalith/tensor/memory.h"
+#include "megalith/train/recompute_choices.h"
 
 namespace megalith::train {
 
@@ -11,7 +10,8 @@ Index expert_rows_in(const BytesByOwner& bytes);
 
 /// Of a rank of a run that does not fit, `missing` bytes short, if these buffers are the reason (it would fit
 /// without them, or nothing takes more): "; of this, expert rows take N ...", with the keys that change it. Else "".
-/// `bytes`: of the rank.
-std::string expert_rows_advice(const config::RunPlan& plan, int rank, const BytesByOwner& bytes, Index missing);
+/// `bytes`: of the rank; `planned`: with other plans.
+std::string expert_rows_advice(const config::RunPlan& plan, const BytesByOwner& bytes, const PlannedBytes& planned,
+                               Index missing);
 
 }  // namespace megalith::train

@@ -9,7 +9,6 @@
 #include "megalith/comm/gather_values.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/expert_rows.h"
-#include "megalith/train/recompute_choices.h"
 
 namespace megalith::train {
 namespace {
@@ -33,7 +32,10 @@ void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& 
                         recompute, without));
 }
 
-void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const BytesByOwner& to_take) {
+void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const BytesByOwner& bytes,
+                        const PlannedBytes& planned) {
+  BytesByOwner to_take = bytes;
+  to_take.erase(kWorkspaceOwner);
   GpuShare mine{.needed = total(to_take), .left = device::memory_left(plan.device)};
   owners_text(to_take).copy(mine.owners.data(), mine.owners.size() - 1);
   const std::vector<GpuShare> ranks = comm::gather_values(world.all(), mine);
@@ -42,8 +44,8 @@ void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const B
     const GpuShare with_less{.needed = mine.needed - less, .left = mine.left};
     return std::ranges::none_of(comm::gather_values(world.all(), with_less), lacks_memory);
   };
-  const std::string recompute = recompute_that_fits(plan, world.rank(), fits);
-  require_gpu_memory(ranks, plan, recompute + expert_rows_advice(plan, world.rank(), to_take, mine.needed - mine.left));
+  const std::string recompute = recompute_that_fits(plan, bytes, planned, fits);
+  require_gpu_memory(ranks, plan, recompute + expert_rows_advice(plan, to_take, planned, mine.needed - mine.left));
 }
 
 }  // namespace megalith::train

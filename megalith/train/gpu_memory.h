@@ -4,10 +4,12 @@
 #include <string>
 
 #include "megalith/comm/world.h"
-#include "megalith/config/run_plan.h"
-#include "megalith/tensor/memory.h"
+#include "megalith/train/recompute_choices.h"
 
 namespace megalith::train {
+
+/// The owner of the memory that libraries take when they start.
+inline constexpr const char* kWorkspaceOwner = "library workspace";
 
 /// One rank's need of GPU memory.
 struct GpuShare {
@@ -20,7 +22,9 @@ struct GpuShare {
 /// its memory and settings that need less. `recompute`: the text of recompute_that_fits().
 void require_gpu_memory(std::span<const GpuShare> ranks, const config::RunPlan& plan,
                         const std::string& recompute = {});
-/// The same for ranks on GPUs, each of which is about to take `to_take`. Throws on all ranks or on none. Collective.
-void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const BytesByOwner& to_take);
+/// The same for ranks on GPUs. Each is about to take `bytes`, except the workspace of libraries, which it has taken.
+/// `planned`: with other plans. Throws on all ranks or on none. Collective.
+void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const BytesByOwner& bytes,
+                        const PlannedBytes& planned);
 
 }  // namespace megalith::train

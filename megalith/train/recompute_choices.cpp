@@ -1,12 +1,10 @@
 #include "megalith/train/recompute_choices.h"
 
-#include <memory>
 #include <vector>
 
 #include "megalith/base/names.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
-#include "megalith/train/engine.h"
 
 namespace megalith::train {
 
@@ -39,15 +37,10 @@ config::RunPlan with_recompute(config::RunPlan plan, const nn::RecomputeConfig& 
   return plan;
 }
 
-BytesByOwner planned_bytes(const config::RunPlan& plan, int rank) {
-  const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
-  return Engine(*world, plan).planned_bytes();
-}
-
-std::string recompute_that_fits(const config::RunPlan& plan, int rank, const std::function<bool(Index less)>& fits) {
-  const Index now = total(planned_bytes(plan, rank));
+std::string recompute_that_fits(const config::RunPlan& plan, const BytesByOwner& bytes, const PlannedBytes& planned,
+                                const std::function<bool(Index less)>& fits) {
   for (const RecomputeChoice& choice : recompute_choices()) {
-    const Index less = now - total(planned_bytes(with_recompute(plan, choice.config), rank));
+    const Index less = total(bytes) - total(planned(with_recompute(plan, choice.config)));
     if (fits(less)) return str(", or ", choice.settings(), ", which takes ", human_bytes(less), " less");
   }
   return "";

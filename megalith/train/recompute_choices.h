@@ -20,12 +20,14 @@ std::span<const RecomputeChoice> recompute_choices();
 /// The plan with another recomputation.
 config::RunPlan with_recompute(config::RunPlan plan, const nn::RecomputeConfig& recompute);
 
-/// The bytes that Engine plans for a rank. Needs no GPU and no other ranks.
-BytesByOwner planned_bytes(const config::RunPlan& plan, int rank);
+/// The bytes of a rank, if the run had another plan.
+using PlannedBytes = std::function<BytesByOwner(const config::RunPlan&)>;
 
 /// ", or SETTINGS, which takes N less of this rank": of the choices with which the run fits, the one that recomputes
-/// the fewest FLOPs; "" if there is none. `fits(less)`: whether the run fits with so many bytes less on this rank. It
-/// may be collective, because all ranks call it in the same order.
-std::string recompute_that_fits(const config::RunPlan& plan, int rank, const std::function<bool(Index less)>& fits);
+/// the fewest FLOPs; "" if there is none. `bytes`: of the rank with `plan`; `planned`: with other plans. `fits(less)`:
+/// whether the run fits with so many bytes less on this rank. It may be collective, because all ranks call it in the
+/// same order.
+std::string recompute_that_fits(const config::RunPlan& plan, const BytesByOwner& bytes, const PlannedBytes& planned,
+                                const std::function<bool(Index less)>& fits);
 
 }  // namespace megalith::train

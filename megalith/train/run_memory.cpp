@@ -68,13 +68,25 @@ void RunMemory::plan_optimizer() {
   optimizer_plan_ = make_plan(recording);
 }
 
-BytesByOwner RunMemory::planned_bytes() const {
-  BytesByOwner bytes = stage_.planned_bytes(optimizer_plan_.scratch_bytes);
+BytesByOwner planned_bytes(const config::RunPlan& plan, int rank) {
+  const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
+  return RunMemory(*world, plan).planned_bytes();
+}
+
+BytesByOwner RunMemory::planned_bytes(const config::RunPlan& other) const {
+  return planned_bytes(model::Stage(stage_config(other), mesh_));
+}
+
+BytesByOwner RunMemory::planned_bytes(const model::Stage& stage) const {
+  const auto message_bytes = [&](const pipeline::LoweredSchedule& schedule) {
+    return pipeline::Executor(schedule, mesh_.pp, boundary(stage)).buffer_bytes();
+  };
+  BytesByOwner bytes = stage.planned_bytes(optimizer_plan_.scratch_bytes);
   for (const optim::Optimizer& optimizer : optimizers_) bytes["optimizer"] += optimizer.bytes();
-  bytes["pipeline buffers"] = train_executor_.buffer_bytes() + eval_executor_.buffer_bytes();
+  bytes["pipeline buffers"] = message_bytes(stage.schedule()) + message_bytes(stage.eval_schedule());
   bytes["step scalars"] = 6 * kAlignment;
   if (const Index workspace = ops::library_workspace_bytes(plan_.device); workspace > 0)
-    bytes["library workspace"] = workspace;
+    bytes[kWorkspaceOwner] = workspace;
   return bytes;
 }
 
@@ -82,28 +94,23 @@ Index RunMemory::fragmentation_bytes() const {
   return planned_bytes().at(kScratchOwner) - std::max(stage_.scratch_alive_bytes(), optimizer_plan_.alive_bytes);
 }
 
-Index RunMemory::host_bytes() const {
-  const Index taken = plan_.device == Device::cpu ? total(planned_bytes()) : 0;
-  return taken + HostStaging::bytes(plan_.device);
-}
-
-void RunMemory::require_host_memory() {
-  const auto lack = [&](Index less, const std::string& recompute) {
-    return lack_of_host_memory(world_, host_bytes() - less, "[memory] the plan",
-                               str("use a smaller train.micro_batch or model, or more ranks on more hosts", recompute,
+/// What take() takes on the CPU, and what saves take.
+void RunMemory::require_host_memory() const {
+  const bool on_cpu = plan_.device == Device::cpu;
+  const BytesByOwner bytes = planned_bytes();
+  const Index needed = (on_cpu ? total(bytes) : 0) + HostStaging::bytes(plan_.device);
+  const auto lack = [&](Index less, const std::string& advice) {
+    return lack_of_host_memory(world_, needed - less, "[memory] the plan",
+                               str("use a smaller train.micro_batch or model, or more ranks on more hosts", advice,
                                    "; `megalith plan` prints what takes it"));
   };
-  std::string text = lack(0, "");
-  if (text.empty()) return;
-  if (plan_.device == Device::cpu) {
-    const std::string recompute =
-        recompute_that_fits(plan_, world_.rank(), [&](Index less) { return lack(less, "").empty(); });
-    const BytesByOwner bytes = planned_bytes();
-    const bool rows_are_the_reason = lack(expert_rows_in(bytes), "").empty();
-    text = lack(0, recompute + expert_rows_advice(plan_, world_.rank(), bytes,
-                                                  rows_are_the_reason ? 0 : std::numeric_limits<Index>::max()));
-  }
-  throw IoError(text);
+  const auto fits = [&](Index less) { return lack(less, "").empty(); };
+  if (fits(0)) return;
+  if (!on_cpu) throw IoError(lack(0, ""));
+  const auto planned = [this](const config::RunPlan& other) { return planned_bytes(other); };
+  const std::string recompute = recompute_that_fits(plan_, bytes, planned, fits);
+  const Index missing = fits(expert_rows_in(bytes)) ? 0 : std::numeric_limits<Index>::max();
+  throw IoError(lack(0, recompute + expert_rows_advice(plan_, bytes, planned, missing)));
 }
 
 void RunMemory::start() {
@@ -116,12 +123,10 @@ void RunMemory::take(InitialValues values) {
   ops::start_libraries(*ex_, mesh_.tp.channel().multiprocessors());
   if (plan_.graphs.mode != capture::GraphMode::none) prepare_captures(plan_.device);
   const Index workspace = ops::library_workspace_bytes(plan_.device);
-  if (workspace > 0) ledger_.note("library workspace", workspace);
-  if (plan_.device == Device::cuda) {
-    BytesByOwner to_take = planned_bytes();
-    to_take.erase("library workspace");
-    require_gpu_memory(world_, plan_, to_take);
-  }
+  if (workspace > 0) ledger_.note(kWorkspaceOwner, workspace);
+  if (plan_.device == Device::cuda)
+    require_gpu_memory(world_, plan_, planned_bytes(),
+                       [this](const config::RunPlan& other) { return planned_bytes(other); });
   not_ours_ = device::memory_in_use(plan_.device) - workspace;
   stage_.allocate(ledger_, optimizer_plan_.scratch_bytes);
   stage_.fill_tables(*ex_);

@@ -24,6 +24,9 @@ enum class InitialValues : std::uint8_t { from_seed, written_later };
 /// communicators, and mailboxes). None on the CPU.
 std::vector<std::string> measured_owners(const config::RunPlan& plan);
 
+/// The bytes that a rank of a run takes, by owner (RunMemory::planned_bytes). Needs no GPU and no other ranks.
+BytesByOwner planned_bytes(const config::RunPlan& plan, int rank);
+
 /// The numbers of a step in device memory.
 struct StepScalars {
   Tensor squares;          ///< [2 optimizers] f64: Optimizer::sum_of_squares
@@ -41,7 +44,10 @@ class RunMemory {
   RunMemory(comm::World& world, const config::RunPlan& plan);
 
   /// By owner, before anything is allocated: what take() takes. Needs no device.
-  BytesByOwner planned_bytes() const;
+  BytesByOwner planned_bytes() const { return planned_bytes(stage_); }
+  /// The same if the stage had another plan with the same parameters: another recomputation, another capacity of
+  /// experts.
+  BytesByOwner planned_bytes(const config::RunPlan& other) const;
   /// The part of the planned scratch that no tensor holds when tensors hold most.
   Index fragmentation_bytes() const;
 
@@ -99,9 +105,8 @@ class RunMemory {
 
  private:
   void plan_optimizer();
-  /// Host memory: what take() takes on the CPU, and what saves take.
-  Index host_bytes() const;
-  void require_host_memory();
+  BytesByOwner planned_bytes(const model::Stage& stage) const;
+  void require_host_memory() const;
   void take_scalars();
   void initialise();
   /// draw(parameter, its values).

@@ -181,7 +181,8 @@ TEST(PlanReport, WhatDoesNotFitBecauseOfExpertRowsNamesTheKeys) {
   // Where no capacity takes less: one rank has exactly the rows that its tokens choose.
   const config::RunPlan alone = plan_of({"moe.num_experts=8"});
   const BytesByOwner bytes = plan_ranks(alone).ranks.front();
-  EXPECT_EQ(train::expert_rows_advice(alone, 0, bytes, 1),
+  EXPECT_EQ(train::expert_rows_advice(
+                alone, bytes, [](const config::RunPlan& p) { return train::planned_bytes(p, 0); }, 1),
             "; of this, expert rows take " + human_bytes(bytes.at("expert rows")) +
                 ": a smaller train.micro_batch takes less in proportion");
 }

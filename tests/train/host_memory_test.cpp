@@ -45,7 +45,9 @@ TEST(RecomputeThatFits, IsTheOneThatRepeatsLeast) {
     return total(planned_bytes(plan, 0)) - total(planned_bytes(with_recompute(plan, config), 0));
   };
   const auto advice = [&](Index missing) {
-    return recompute_that_fits(plan, 0, [&](Index less) { return less >= missing; });
+    return recompute_that_fits(
+        plan, planned_bytes(plan, 0), [](const config::RunPlan& other) { return planned_bytes(other, 0); },
+        [&](Index less) { return less >= missing; });
   };
   EXPECT_EQ(less_with(0), 0);
   ASSERT_LT(less_with(1), less_with(2));
