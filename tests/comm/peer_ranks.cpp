@@ -26,7 +26,7 @@ class PeerChannel final : public SilentChannel {
   }
 
   Device device() const override { return Device::cuda; }
-  int multiprocessors() const override { return peers_->multiprocessors(); }
+  int multiprocessors() const override { return SymmetricTransport::kMultiprocessors; }
   Ticket all_reduce(const Call& call, void* data, Stream stream) override {
     return run(call, stream, [&](Stream own) { peers_->all_reduce(call, data, own); });
   }

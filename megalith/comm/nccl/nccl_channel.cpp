@@ -163,7 +163,7 @@ void NcclChannel::expect_success(const Call& call, ncclResult_t status) const {
 }
 
 int NcclChannel::multiprocessors() const {
-  return peers_ == nullptr ? kCommunicationMultiprocessors : peers_->multiprocessors();
+  return peers_ == nullptr ? kCommunicationMultiprocessors : SymmetricTransport::kMultiprocessors;
 }
 
 Stream NcclChannel::stream_of(Ticket ticket) const { return {comm_streams_[stream_in(ticket)].stream()}; }
@@ -191,7 +191,7 @@ void NcclChannel::look(double timeout_s) {
 bool NcclChannel::takes_peers(const Call& call) const { return peers_ != nullptr && peers_->takes(call); }
 
 std::string_view NcclChannel::transport_of(const Call& call, Stream stream) const {
-  return takes_peers(call) ? peers_->transport_of(call, stream) : Channel::transport_of(call, stream);
+  return takes_peers(call) ? name_of(peers_->transport_of(call, stream)) : Channel::transport_of(call, stream);
 }
 
 /// Makes a call by submit(communicator, stream) in the order of its stream, after the present point of `caller`.
@@ -306,10 +306,10 @@ Ticket NcclChannel::post_recv(const Call& call, void* data, Stream stream) {
 /// have room in the mailbox. If there is no room, the oldest are received from here on.
 bool NcclChannel::puts_off(std::size_t place, const Call& call, Stream stream) {
   if (call.count == 0 || !takes_peers(call) || !is_capturing(stream)) return false;
-  Index pieces = PeerGroup::pieces_of(call);
-  for (const Late& late : late_[place]) pieces += PeerGroup::pieces_of(late.call);
+  Index pieces = MailboxTransport::pieces_of(call);
+  for (const Late& late : late_[place]) pieces += MailboxTransport::pieces_of(late.call);
   for (; pieces > MailboxLayout::kSlots && !late_[place].empty(); receive_oldest(place, stream))
-    pieces -= PeerGroup::pieces_of(late_[place].front().call);
+    pieces -= MailboxTransport::pieces_of(late_[place].front().call);
   return pieces <= MailboxLayout::kSlots;
 }
 
