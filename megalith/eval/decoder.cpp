@@ -10,9 +10,6 @@
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
 #include "megalith/comm/meet.h"
-#include "megalith/model/layer_groups.h"
-#include "megalith/ops/grouped_matmul.h"
-#include "megalith/ops/rope.h"
 
 namespace megalith::eval {
 namespace {
@@ -20,10 +17,6 @@ namespace {
 // Passes over first tokens are rounded up to this step on a CPU. On a GPU, where a plan of cuDNN's takes longer than
 // hundreds of tokens, they are rounded up to powers of two.
 constexpr Index kStartStep = 32;
-
-nn::LayerGroups over(const model::ModelConfig& model, const comm::Mesh& mesh) {
-  return model::layer_groups({mesh.tp, nn::SequenceParallel::off, 1}, model, mesh);
-}
 
 /// The layers of this rank's stage.
 model::ChunkRange stage_of(const model::ModelConfig& model, const comm::Mesh& mesh) {
@@ -35,13 +28,6 @@ model::ChunkRange stage_of(const model::ModelConfig& model, const comm::Mesh& me
   return {{model.num_layers * stage / stages, model.num_layers * (stage + 1) / stages},
           mesh.first_stage(),
           mesh.last_stage()};
-}
-
-/// A tensor of planned memory, from `offset`, which is moved on.
-Tensor next_view(const Buffer& memory, const Shape& shape, DType dtype, Index& offset) {
-  const Tensor view = memory.bytes() == 0 ? Tensor(nullptr, shape, dtype) : memory.view(shape, dtype, offset);
-  offset += round_up(bytes_of(shape, dtype), kAlignment);
-  return view;
 }
 
 }  // namespace
@@ -58,14 +44,16 @@ Decoder::Decoder(const DecoderConfig& config, comm::World& world, const comm::Me
     : config_(config),
       world_(world),
       mesh_(mesh),
-      params_(model::declare_model(model::model_spec(config.model), {stage_of(config.model, mesh)},
-                                   over(config.model, mesh)),
-              Policy{config.dtype, config.dtype}, ParamContents::values),
+      memory_({.model = config.model,
+               .ranges = {stage_of(config.model, mesh)},
+               .tp = {mesh.tp, nn::SequenceParallel::off, 1},
+               .policy = {config.dtype, config.dtype},
+               .device = config.device,
+               .positions = config.capacity},
+              mesh),
       ex_(config.device),
       ledger_(config.device),
-      chunk_(std::make_unique<model::Chunk>(model::model_spec(config.model), stage_of(config.model, mesh),
-                                            over(config.model, mesh), params_, model::ChunkConfig{})),
-      all_slots_(chunk_->make_saved()) {
+      all_slots_(chunk().make_saved()) {
   if (config.slots < 1 || config.capacity < 1 || config.capacity > config.model.seq_len) {
     throw InternalError(str("[Decoder] slots, capacity = ", config.slots, ", ", config.capacity,
                             ": must be at least 1, and capacity at most ", config.model.seq_len));
@@ -80,7 +68,7 @@ Decoder::Decoder(const DecoderConfig& config, comm::World& world, const comm::Me
   }
   if (config_.steps == Steps::from_graph && config.model.moe.has_experts())
     throw InternalError("[Decoder] steps from a graph: the model has experts, whose counts the host reads");
-  chunk_->take_caches(
+  chunk().take_caches(
       [this](Index kv_heads, Index head_dim) {
         const Shape shape{cache_rows(), kv_heads, config_.capacity, head_dim};
         caches_.push_back({Tensor(nullptr, shape, config_.dtype), Tensor(nullptr, shape, config_.dtype)});
@@ -88,6 +76,8 @@ Decoder::Decoder(const DecoderConfig& config, comm::World& world, const comm::Me
       },
       all_slots_);
   make_views();
+  plan(step_pass());
+  for (const Index tokens : classes()) plan(start_pass(tokens));
 }
 
 bool Decoder::copies_meet() const {
@@ -110,44 +100,28 @@ std::set<Index> Decoder::classes() const {
   return all;
 }
 
-Index Decoder::scratch_bytes() const {
-  Index most = record(step_pass()).scratch_bytes;
-  for (const Index tokens : classes()) most = std::max(most, record(start_pass(tokens)).scratch_bytes);
-  return most;
-}
-
-Shape Decoder::rope_shape() const {
-  Shape shape = config_.model.rope_table_shape();
-  shape.set(0, config_.capacity);
-  return shape;
-}
-
 BytesByOwner Decoder::planned_bytes() const {
-  BytesByOwner bytes = params_.bytes();
+  BytesByOwner bytes = memory_.bytes();
   Index caches = 0;
   for (const nn::KvCache& cache : caches_) caches += 2 * round_up(cache.keys.bytes(), kAlignment);
   bytes[kCacheOwner] = caches;
-  bytes[kScratchOwner] = scratch_bytes();
+  bytes[kScratchOwner] = memory_.scratch_bytes();
   bytes["inputs"] = 2 * round_up(max_tokens() * size_of(DType::i32), kAlignment) +
                     round_up(config_.slots * size_of(DType::i32), kAlignment);
   const Index message = round_up(bytes_of({max_tokens(), config_.model.hidden_size}, config_.dtype), kAlignment);
   if (mesh_.pp.size() > 1) bytes["messages"] = message * (receives() + sends());
-  if (config_.model.has_rope()) bytes["rotations"] = bytes_of(rope_shape(), statistics_dtype(config_.dtype));
   return bytes;
 }
 
 void Decoder::make_views() {
-  Index at = 0;
-  tokens_ = next_view(inputs_, {max_tokens()}, DType::i32, at);
-  positions_ = next_view(inputs_, {max_tokens()}, DType::i32, at);
-  ids_ = next_view(inputs_, {config_.slots}, DType::i32, at);
-  at = 0;
+  Carver inputs(inputs_.data());
+  tokens_ = inputs.next({max_tokens()}, DType::i32);
+  positions_ = inputs.next({max_tokens()}, DType::i32);
+  ids_ = inputs.next({config_.slots}, DType::i32);
+  Carver messages(messages_.data());
   const Shape stream{max_tokens(), config_.model.hidden_size};
-  if (receives()) input_ = next_view(messages_, stream, config_.dtype, at);
-  if (sends()) output_ = next_view(messages_, stream, config_.dtype, at);
-  at = 0;
-  if (config_.model.has_rope())
-    rope_table_ = next_view(rope_memory_, rope_shape(), statistics_dtype(config_.dtype), at);
+  if (receives()) input_ = messages.next(stream, config_.dtype);
+  if (sends()) output_ = messages.next(stream, config_.dtype);
 }
 
 void Decoder::allocate() {
@@ -160,12 +134,10 @@ void Decoder::allocate() {
     const auto found = planned.find(owner);
     return found == planned.end() ? Buffer() : ledger_.take(owner, found->second);
   };
-  params_.allocate(ledger_);
+  memory_.allocate(ledger_, 0, planned.at(kScratchOwner));
   cache_memory_ = take(kCacheOwner);
-  scratch_ = take(kScratchOwner);
   inputs_ = take("inputs");
   messages_ = take("messages");
-  rope_memory_ = take("rotations");
   make_views();
   take_caches();
   host_inputs_.resize(static_cast<std::size_t>(2 * max_tokens()));
@@ -174,20 +146,20 @@ void Decoder::allocate() {
     prepare_captures(config_.device);
     replays_.emplace(world_, ex_);
   }
-  if (rope_table_) ops::rope_table(ex_, config_.model.rope_frequencies(), rope_table_);
+  memory_.fill_tables(ex_);
 }
 
 /// Every slot's passes see its part of the caches; steps see them all.
 void Decoder::take_caches() {
-  Index at = 0;
+  Carver memory(cache_memory_.data());
   for (nn::KvCache& cache : caches_) {
     const Shape shape = cache.keys.shape();
-    cache.keys = next_view(cache_memory_, shape, config_.dtype, at);
-    cache.values = next_view(cache_memory_, shape, config_.dtype, at);
+    cache.keys = memory.next(shape, config_.dtype);
+    cache.values = memory.next(shape, config_.dtype);
   }
   const auto give = [&](auto part, model::Chunk::Saved& saved) {
     auto next = caches_.begin();
-    chunk_->take_caches([&](Index, Index) { return part(*next++); }, saved);
+    chunk().take_caches([&](Index, Index) { return part(*next++); }, saved);
   };
   give(
       [this](const nn::KvCache& cache) {
@@ -195,61 +167,45 @@ void Decoder::take_caches() {
       },
       all_slots_);
   all_slots_.take_host_memory(config_.device);
+  one_slot_ = memory_.make_saved(0, static_cast<std::size_t>(cache_rows()));
   for (Index slot = 0; slot < cache_rows(); ++slot) {
-    one_slot_.push_back(chunk_->make_saved());
-    one_slot_.back().take_host_memory(config_.device);
     give(
         [slot](const nn::KvCache& cache) {
           return nn::KvCache{cache.keys.rows(slot, 1), cache.values.rows(slot, 1)};
         },
-        one_slot_.back());
+        one_slot_[static_cast<std::size_t>(slot)]);
   }
 }
 
-void Decoder::fill_params(DType stored, const ReadValues& read) { eval::fill_params(ex_, params_, stored, read); }
+void Decoder::fill_params(DType stored, const ReadValues& read) {
+  eval::fill_params(ex_, memory_.params(), stored, read);
+}
 
 Tensor Decoder::compute(Exec& ex, const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved) const {
   const Index tokens = pass.tokens();
-  const model::Chunk::Inputs inputs{{.batch = pass.batch,
-                                     .seq_len = pass.rows,
-                                     .step_state = {},
-                                     .mode = nn::Mode::evaluate,
-                                     .rope_table = rope_table_,
-                                     .positions = positions_.rows(0, tokens),
-                                     .past = pass.past},
-                                    {.tokens = tokens_.rows(0, tokens), .targets = {}},
-                                    {}};
+  nn::Microbatch microbatch = memory_.microbatch(pass);
+  microbatch.positions = positions_.rows(0, tokens);
+  const model::Chunk::Inputs inputs{std::move(microbatch), {.tokens = tokens_.rows(0, tokens), .targets = {}}, {}};
   const auto part = [&](const Tensor& message) { return message ? message.rows(0, tokens) : Tensor(); };
-  const Tensor own = chunk_->logits(ex, inputs, {part(input_), part(output_)}, rows, saved);
+  const Tensor own = chunk().logits(ex, inputs, {part(input_), part(output_)}, rows, saved);
   if (!own || mesh_.tp.size() == 1) return own;
   const Tensor all = ex.tensor({mesh_.tp.size() * own.dim(0), own.dim(1)}, own.dtype());
   comm::all_gather(ex, mesh_.tp, own, all).wait(ex);
   return all;
 }
 
-MemoryPlan Decoder::record(const Pass& pass) const {
-  Recording recording;
-  Exec recorder(config_.device, recording);
-  recording.begin_phase();
-  model::Chunk::Saved saved = chunk_->make_saved();
-  auto next = caches_.begin();
-  chunk_->take_caches(
-      [&](Index, Index) {
-        const nn::KvCache& cache = *next++;
-        return nn::KvCache{cache.keys.rows(0, pass.batch), cache.values.rows(0, pass.batch)};
-      },
-      saved);
-  compute(recorder, pass, {0, pass.batch}, saved);
-  return make_plan(recording);
-}
-
-const MemoryPlan& Decoder::plan_for(const Pass& pass) {
-  const auto [place, is_new] = plans_.try_emplace(pass);
-  if (is_new) place->second = record(pass);
-  if (scratch_.bytes() < place->second.scratch_bytes)
-    throw InternalError(str("[Decoder] a pass over ", pass.tokens(), " tokens needs ", place->second.scratch_bytes,
-                            " bytes of scratch: more than the planned ", scratch_.bytes()));
-  return place->second;
+void Decoder::plan(const Pass& pass) {
+  memory_.plan(pass, 0, [&](Exec& recorder) {
+    model::Chunk::Saved saved = chunk().make_saved();
+    auto next = caches_.begin();
+    chunk().take_caches(
+        [&](Index, Index) {
+          const nn::KvCache& cache = *next++;
+          return nn::KvCache{cache.keys.rows(0, pass.batch), cache.values.rows(0, pass.batch)};
+        },
+        saved);
+    compute(recorder, pass, {0, pass.batch}, saved);
+  });
 }
 
 void Decoder::put_inputs(std::span<const std::int32_t> tokens, std::span<const std::int32_t> positions) {
@@ -262,9 +218,8 @@ void Decoder::put_inputs(std::span<const std::int32_t> tokens, std::span<const s
 }
 
 Tensor Decoder::run_planned(const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved) {
-  ex_.begin(plan_for(pass).phases[0], nullptr, scratch_.data());
-  const Tensor logits = compute(ex_, pass, rows, saved);
-  ex_.end();
+  Tensor logits;
+  memory_.run(ex_, pass, 0, 0, nullptr, [&] { logits = compute(ex_, pass, rows, saved); });
   return logits;
 }
 
@@ -316,7 +271,7 @@ std::span<const double> Decoder::start_in(Index row, std::span<const std::int32_
   // Attention is causal: what stands behind the last token (zeros) changes nothing before it, and its keys and values
   // are overwritten before a token that comes later can see them.
   const Pass pass = start_pass(std::max(length, longest));
-  std::vector<std::int32_t> padded(tokens.begin(), tokens.end()), positions(static_cast<std::size_t>(pass.rows));
+  std::vector<std::int32_t> padded(tokens.begin(), tokens.end()), positions(static_cast<std::size_t>(pass.seq_len));
   padded.resize(positions.size());
   std::iota(positions.begin(), positions.end(), 0);
   put_inputs(padded, positions);
@@ -331,13 +286,14 @@ std::span<const double> Decoder::step(std::span<const std::int32_t> tokens, std:
 }
 
 void Decoder::warm_up() {
-  const ops::AllGroupSizes all_sizes(ex_);
-  if (config_.device == Device::cuda) {
-    for (const Index tokens : classes()) start(0, std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 0));
-  }
-  if (config_.device == Device::cpu && config_.steps == Steps::eager) return;
-  const std::vector<std::int32_t> zeros(static_cast<std::size_t>(config_.slots), 0);
-  step(zeros, zeros);
+  memory_.warm_up(ex_, [&] {
+    if (config_.device == Device::cuda) {
+      for (const Index tokens : classes()) start(0, std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 0));
+    }
+    if (config_.device == Device::cpu && config_.steps == Steps::eager) return;
+    const std::vector<std::int32_t> zeros(static_cast<std::size_t>(config_.slots), 0);
+    step(zeros, zeros);
+  });
   if (config_.steps == Steps::from_graph && !step_graph_) capture_step();
 }
 

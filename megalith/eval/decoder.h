@@ -11,7 +11,7 @@
 #include "megalith/comm/mesh.h"
 #include "megalith/eval/fill_params.h"
 #include "megalith/grid/parallel_config.h"
-#include "megalith/model/chunk.h"
+#include "megalith/model/chunk_memory.h"
 
 namespace megalith::eval {
 
@@ -65,7 +65,7 @@ class Decoder {
   void allocate();
   /// By owner, what was taken so far.
   const BytesByOwner& taken_bytes() const { return ledger_.by_owner(); }
-  ParamSet& params() { return params_; }
+  ParamSet& params() { return memory_.params(); }
   /// As eval::fill_params(). Call it after allocate().
   void fill_params(DType stored, const ReadValues& read);
 
@@ -93,32 +93,23 @@ class Decoder {
   void share_ids(std::span<std::int32_t> ids);
 
  private:
-  struct Pass {
-    Index batch = 1, rows = 1;  // sequences, and tokens of each
-    nn::Past past = nn::Past::none;
-    auto operator<=>(const Pass&) const = default;
-    Index tokens() const { return batch * rows; }
-  };
+  using Pass = model::Pass;
+  const model::Chunk& chunk() const { return memory_.chunk(0); }
   /// The tokens of the pass that reads so many: one of few numbers, each of which has plans of its own, in this memory
   /// and in cuDNN.
   Index start_tokens(Index length) const;
-  Pass start_pass(Index length) const { return {1, start_tokens(length), nn::Past::none}; }
-  Pass step_pass() const { return {config_.slots, 1, nn::Past::cached}; }
+  Pass start_pass(Index length) const { return {.batch = 1, .seq_len = start_tokens(length)}; }
+  Pass step_pass() const { return {.batch = config_.slots, .seq_len = 1, .past = nn::Past::cached}; }
   Index max_tokens() const;
   /// start_tokens() of all windows.
   std::set<Index> classes() const;
-  /// Of the pass that takes most: memory is cut less well for some short ones than for the longest.
-  Index scratch_bytes() const;
-
   /// Sequences that a cache holds: one more than slots where this copy takes part in passes of others.
   Index cache_rows() const { return config_.slots + (copies_meet() ? 1 : 0); }
   std::span<const double> start_in(Index row, std::span<const std::int32_t> tokens, Index longest);
-  Shape rope_shape() const;
   /// Views of what was taken; without addresses before.
   void make_views();
   void take_caches();
-  MemoryPlan record(const Pass& pass) const;
-  const MemoryPlan& plan_for(const Pass& pass);
+  void plan(const Pass& pass);
   void put_inputs(std::span<const std::int32_t> tokens, std::span<const std::int32_t> positions);
   /// The pass's ops, run or recorded: this rank's part of the logits after some rows, of all tensor-parallel ranks.
   Tensor compute(Exec& ex, const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved) const;
@@ -133,16 +124,14 @@ class Decoder {
   DecoderConfig config_;
   comm::World& world_;
   comm::Mesh mesh_;
-  ParamSet params_;
+  model::ChunkMemory memory_;
   Exec ex_;
   MemoryLedger ledger_;
-  std::unique_ptr<model::Chunk> chunk_;
   std::vector<nn::KvCache> caches_;  // [cache_rows(), G/tp, C, D] of each attention sublayer
   model::Chunk::Saved all_slots_;
   std::vector<model::Chunk::Saved> one_slot_;
-  std::map<Pass, MemoryPlan> plans_;
-  Buffer scratch_, inputs_, messages_, rope_memory_, cache_memory_;
-  Tensor tokens_, positions_, ids_, input_, output_, rope_table_;
+  Buffer inputs_, messages_, cache_memory_;
+  Tensor tokens_, positions_, ids_, input_, output_;
   std::vector<std::int32_t> host_inputs_;  // tokens, then positions
   Buffer staging_;                         // for logits that come from a GPU
   std::vector<double> logits_;

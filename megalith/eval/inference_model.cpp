@@ -7,12 +7,9 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/gather_values.h"
-#include "megalith/model/layer_groups.h"
 #include "megalith/model/stage.h"
 #include "megalith/ops/elementwise.h"
-#include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/library.h"
-#include "megalith/ops/rope.h"
 
 namespace megalith::eval {
 namespace {
@@ -22,23 +19,6 @@ std::vector<model::ChunkRange> chunk_ranges(const InferenceConfig& config, const
                              mesh);
 }
 
-nn::TensorParallel tensor_parallel(const comm::Mesh& mesh) { return {mesh.tp, nn::SequenceParallel::off, 1}; }
-
-/// Consecutive tensors of one allocation, each aligned.
-class Carver {
- public:
-  explicit Carver(std::byte* memory, Index offset) : memory_(memory), offset_(offset) {}
-  Tensor next(const Shape& shape, DType dtype) {
-    std::byte* const place = memory_ == nullptr ? nullptr : memory_ + offset_;
-    offset_ += round_up(bytes_of(shape, dtype), kAlignment);
-    return {place, shape, dtype};
-  }
-
- private:
-  std::byte* memory_;
-  Index offset_;
-};
-
 }  // namespace
 
 InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const comm::Mesh& mesh,
@@ -46,21 +26,18 @@ InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const
     : config_(std::move(config)),
       world_(world),
       mesh_(mesh),
-      groups_(model::layer_groups(tensor_parallel(mesh_), config_.model, mesh_)),
-      ranges_(chunk_ranges(config_, mesh_)),
-      params_(model::declare_model(model::model_spec(config_.model), ranges_, groups_),
-              Policy{config_.dtype, config_.dtype}, ParamContents::values),
+      memory_({.model = config_.model,
+               .ranges = chunk_ranges(config_, mesh_),
+               .tp = {mesh_.tp, nn::SequenceParallel::off, 1},
+               .policy = {config_.dtype, config_.dtype},
+               .device = config_.device},
+              mesh_),
       ledger_(config_.device) {
-  const model::ModelSpec model = model::model_spec(config_.model);
-  for (const model::ChunkRange& range : ranges_) {
-    chunks_.emplace_back(model, range, groups_, params_, model::ChunkConfig{});
-    saved_.push_back(chunks_.back().make_saved());
-  }
   Shape widest{0, config_.model.hidden_size};
   for (const auto& [shape, count] : passages) {
     batches_[shape] = balanced_batch(count, config_.batch, mesh_.dp.size());
     plan(shape);
-    if (const Shape message = boundary_shape(shape); message.numel() > widest.numel()) widest = message;
+    if (const Shape message = memory_.message(pass(shape)).shape(); message.numel() > widest.numel()) widest = message;
   }
   pipeline::LoweredSchedule most = schedule(most_microbatches());
   for (const int slots : most.num_slots) served_.emplace_back(static_cast<std::size_t>(slots));
@@ -85,24 +62,14 @@ pipeline::LoweredSchedule InferenceModel::schedule(int microbatches) const {
 // ---- Memory ----
 
 void InferenceModel::plan(const PassShape& shape) {
-  const Tensor message(nullptr, boundary_shape(shape), config_.dtype);
-  std::vector<MemoryPlan>& plans = plans_[shape];
-  for (std::size_t c = 0; c < chunks_.size(); ++c) {
-    Recording recording;
-    Exec ex(config_.device, recording);
-    recording.begin_phase();
-    run_chunk(ex, c, shape, block(nullptr, shape, 0), ranges_[c].embedding ? Tensor() : message,
-              ranges_[c].head ? Tensor() : message);
-    plans.push_back(make_plan(recording));
+  const Tensor message = memory_.message(pass(shape));
+  for (int chunk = 0; chunk < config_.chunks; ++chunk) {
+    memory_.plan(pass(shape), chunk, [&](Exec& ex) {
+      model::Chunk::Saved saved = memory_.chunk(chunk).make_saved();
+      run_chunk(ex, chunk, shape, block(nullptr, shape, 0), memory_.input_of(chunk, message),
+                memory_.output_of(chunk, message), saved);
+    });
   }
-}
-
-Index InferenceModel::scratch_bytes() const {
-  Index most = 0;
-  for (const auto& [shape, plans] : plans_) {
-    for (const MemoryPlan& plan : plans) most = std::max(most, plan.scratch_bytes);
-  }
-  return most;
 }
 
 Index InferenceModel::input_bytes(const PassShape& shape) const {
@@ -117,7 +84,7 @@ Index InferenceModel::result_bytes(const PassShape& shape) const {
 
 Index InferenceModel::round_bytes() const {
   Index most = 0;
-  for (const auto& [shape, plans] : plans_)
+  for (const auto& [shape, batch] : batches_)
     most = std::max(most, most_microbatches() * (input_bytes(shape) + result_bytes(shape)));
   return most + kAlignment;
 }
@@ -135,16 +102,10 @@ InferenceModel::Block InferenceModel::block(std::byte* round, const PassShape& s
   return block;
 }
 
-Tensor InferenceModel::unplaced_rope_table() const {
-  if (!config_.model.has_rope()) return {};
-  return {nullptr, config_.model.rope_table_shape(), statistics_dtype(config_.dtype)};
-}
-
 BytesByOwner InferenceModel::planned_bytes() const {
-  BytesByOwner bytes = params_.bytes();
-  bytes[kScratchOwner] = scratch_bytes();
+  BytesByOwner bytes = memory_.bytes();
+  bytes[kScratchOwner] = memory_.scratch_bytes();
   bytes["inputs"] = round_bytes();
-  if (const Tensor table = unplaced_rope_table()) bytes["rotations"] = table.bytes();
   if (mesh_.pp.size() > 1) bytes["pipeline buffers"] = executor_->buffer_bytes();
   if (const Index workspace = ops::library_workspace_bytes(config_.device); workspace > 0)
     bytes["library workspace"] = workspace;
@@ -156,18 +117,14 @@ void InferenceModel::allocate() {
   ops::start_libraries(*ex_, mesh_.tp.channel().multiprocessors());
   if (const Index workspace = ops::library_workspace_bytes(config_.device); workspace > 0)
     ledger_.note("library workspace", workspace);
-  params_.allocate(ledger_);
-  scratch_ = ledger_.take(kScratchOwner, scratch_bytes());
+  memory_.allocate(ledger_, 0, memory_.scratch_bytes());
+  memory_.fill_tables(*ex_);
   round_ = ledger_.take("inputs", round_bytes());
   loss_sum_ = round_.view({1}, DType::f64, round_bytes() - kAlignment);
-  for (model::Chunk::Saved& saved : saved_) saved.take_host_memory(config_.device);
+  for (int chunk = 0; chunk < config_.chunks; ++chunk)
+    saved_.push_back(std::move(memory_.make_saved(chunk, 1).front()));
   if (config_.device != Device::cpu) host_round_ = Buffer(round_bytes(), config_.device, Side::host);
   if (mesh_.pp.size() > 1) executor_->allocate(ledger_);
-  if (const Tensor table = unplaced_rope_table()) {
-    rope_memory_ = ledger_.take("rotations", table.bytes());
-    rope_table_ = rope_memory_.view(table.shape(), table.dtype());
-    ops::rope_table(*ex_, config_.model.rope_frequencies(), rope_table_);
-  }
   owners_.assign(static_cast<std::size_t>(mesh_.dp.size()), 0);
   const std::vector<int> served = comm::gather_values(world_.all(), is_owner() ? mesh_.dp_rank() : -1);
   for (std::size_t rank = 0; rank < served.size(); ++rank) {
@@ -177,44 +134,36 @@ void InferenceModel::allocate() {
 }
 
 void InferenceModel::warm_up() {
-  const ops::AllGroupSizes all_sizes(*ex_);
-  moe_.routing = nn::Routing::even;  // parameters are zeros: by score every token would go to the first experts
-  for (const auto& [shape, plans] : plans_) {
-    const Tensor message = ex_->tensor(boundary_shape(shape), config_.dtype);
-    ops::fill(*ex_, message, 0.5);
-    for (std::size_t c = 0; c < chunks_.size(); ++c) {
-      ex_->begin(plans[c].phases[0], nullptr, scratch_.data());
-      run_chunk(*ex_, c, shape, block(round_.data(), shape, 0), ranges_[c].embedding ? Tensor() : message,
-                ranges_[c].head ? Tensor() : message);
-      ex_->end();
+  memory_.warm_up(*ex_, [&] {
+    for (const auto& [shape, batch] : batches_) {
+      const Tensor message = ex_->tensor_like(memory_.message(pass(shape)));
+      ops::fill(*ex_, message, 0.5);
+      for (int chunk = 0; chunk < config_.chunks; ++chunk) {
+        memory_.run(*ex_, pass(shape), chunk, 0, nullptr, [&] {
+          run_chunk(*ex_, chunk, shape, block(round_.data(), shape, 0), memory_.input_of(chunk, message),
+                    memory_.output_of(chunk, message), saved_[static_cast<std::size_t>(chunk)]);
+        });
+      }
+      world_.wait_for(*ex_);
+      ex_->release();
     }
-    world_.wait_for(*ex_);
-    ex_->release();
-  }
-  moe_.routing = nn::Routing::by_score;
+  });
 }
 
 void InferenceModel::fill_params(DType stored, const ReadValues& read) {
-  eval::fill_params(*ex_, params_, stored, read);
+  eval::fill_params(*ex_, memory_.params(), stored, read);
 }
 
 // ---- Passes ----
 
-void InferenceModel::run_chunk(Exec& ex, std::size_t chunk, const PassShape& shape, const Block& block,
-                               const Tensor& input, const Tensor& output) {
-  const Tensor loss_sum = loss_sum_ ? loss_sum_ : Tensor(nullptr, {1}, DType::f64);
-  const model::Chunk::Inputs inputs{{.batch = batch(shape),
-                                     .seq_len = shape.tokens,
-                                     .step_state = {},
-                                     .mode = nn::Mode::evaluate,
-                                     .moe = &moe_,
-                                     .rope_table = rope_table_ ? rope_table_ : unplaced_rope_table()},
-                                    {block.tokens, block.targets},
-                                    loss_sum};
-  if (ranges_[chunk].head)
-    chunks_[chunk].score(ex, inputs, input, {block.rows, block.losses, block.best_ids}, saved_[chunk]);
+void InferenceModel::run_chunk(Exec& ex, int chunk, const PassShape& shape, const Block& block, const Tensor& input,
+                               const Tensor& output, model::Chunk::Saved& saved) const {
+  const model::Chunk::Inputs inputs{memory_.microbatch(pass(shape)), {block.tokens, block.targets}, loss_sum_};
+  const model::Chunk& own = memory_.chunk(chunk);
+  if (own.range().head)
+    own.score(ex, inputs, input, {block.rows, block.losses, block.best_ids}, saved);
   else
-    chunks_[chunk].forward(ex, inputs, input, output, saved_[chunk], nullptr);
+    own.forward(ex, inputs, input, output, saved, nullptr);
 }
 
 void InferenceModel::set_step_state(Exec& /*ex*/, int chunk, int microbatch, int slot) {
@@ -224,9 +173,9 @@ void InferenceModel::set_step_state(Exec& /*ex*/, int chunk, int microbatch, int
 void InferenceModel::forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) {
   const auto c = static_cast<std::size_t>(chunk);
   const int microbatch = served_[c][static_cast<std::size_t>(slot)];
-  ex.begin(plans_.at(running_)[c].phases[0], nullptr, scratch_.data());
-  run_chunk(ex, c, running_, block(round_.data(), running_, microbatch), input, output);
-  ex.end();
+  memory_.run(ex, pass(running_), chunk, 0, nullptr, [&] {
+    run_chunk(ex, chunk, running_, block(round_.data(), running_, microbatch), input, output, saved_[c]);
+  });
 }
 
 void InferenceModel::backward(Exec& /*ex*/, int /*chunk*/, int /*slot*/, const Tensor& /*output_grad*/,
@@ -279,7 +228,7 @@ void InferenceModel::run(const Round& round, std::span<const Passage> passages) 
   for (int microbatch = 0; microbatch < round.microbatches; ++microbatch) fill_block(round, passages, microbatch);
   const Index in = most_microbatches() * input_bytes(round.shape);
   if (config_.device != Device::cpu) ex_->copy(round_.data(), host_round_.data(), in);
-  executor_->change(schedule(round.microbatches), boundary_shape(round.shape));
+  executor_->change(schedule(round.microbatches), memory_.message(pass(round.shape)).shape());
   executor_->run(*ex_, *this);
   if (config_.device != Device::cpu && is_owner())
     ex_->copy(host_round_.data() + in, round_.data() + in, round.microbatches * result_bytes(round.shape));

@@ -7,8 +7,7 @@
 #include "megalith/comm/mesh.h"
 #include "megalith/eval/fill_params.h"
 #include "megalith/eval/passages.h"
-#include "megalith/model/chunk.h"
-#include "megalith/nn/moe/moe_step.h"
+#include "megalith/model/chunk_memory.h"
 #include "megalith/pipeline/executor.h"
 
 namespace megalith::eval {
@@ -42,7 +41,7 @@ class InferenceModel final : private pipeline::Stage {
 
   const InferenceConfig& config() const { return config_; }
   const comm::Mesh& mesh() const { return mesh_; }
-  const ParamSet& params() const { return params_; }
+  const ParamSet& params() const { return memory_.params(); }
   /// By owner: what allocate() takes: "parameters", "scratch", "inputs", and where there are any "rotations", "pipeline
   /// buffers", "library workspace".
   BytesByOwner planned_bytes() const;
@@ -83,20 +82,18 @@ class InferenceModel final : private pipeline::Stage {
     return {.batch = batch(shape), .dp = mesh_.dp.size(), .microbatches = most_microbatches()};
   }
   pipeline::LoweredSchedule schedule(int microbatches) const;
-  Shape boundary_shape(const PassShape& shape) const {
-    return {batch(shape) * shape.tokens, config_.model.hidden_size};
+  model::Pass pass(const PassShape& shape) const {
+    return {.batch = batch(shape), .seq_len = shape.tokens, .scored = shape.rows};
   }
   bool is_owner() const { return mesh_.last_stage() && mesh_.tp_rank() == 0; }
-  Index scratch_bytes() const;
   Index input_bytes(const PassShape& shape) const;
   Index result_bytes(const PassShape& shape) const;
   /// Of a round's blocks in device memory: all inputs, then all results, then the sum of losses.
   Index round_bytes() const;
   /// Without `round` tensors have no memory.
   Block block(std::byte* round, const PassShape& shape, int microbatch) const;
-  Tensor unplaced_rope_table() const;
-  void run_chunk(Exec& ex, std::size_t chunk, const PassShape& shape, const Block& block, const Tensor& input,
-                 const Tensor& output);
+  void run_chunk(Exec& ex, int chunk, const PassShape& shape, const Block& block, const Tensor& input,
+                 const Tensor& output, model::Chunk::Saved& saved) const;
   void plan(const PassShape& shape);
   void warm_up();
 
@@ -116,21 +113,16 @@ class InferenceModel final : private pipeline::Stage {
   InferenceConfig config_;
   comm::World& world_;
   comm::Mesh mesh_;
-  nn::LayerGroups groups_;
-  std::vector<model::ChunkRange> ranges_;
-  ParamSet params_;
-  std::vector<model::Chunk> chunks_;
+  model::ChunkMemory memory_;
   std::vector<model::Chunk::Saved> saved_;  ///< by chunk
   std::map<PassShape, Index> batches_;
-  std::map<PassShape, std::vector<MemoryPlan>> plans_;  ///< by chunk
   std::optional<pipeline::Executor> executor_;
   std::vector<int> owners_;  ///< by data-parallel rank: the world rank that has the losses
 
   std::optional<Exec> ex_;
   MemoryLedger ledger_;
-  Buffer scratch_, round_, host_round_, rope_memory_;
-  Tensor rope_table_, loss_sum_;
-  nn::MoeStep moe_;
+  Buffer round_, host_round_;
+  Tensor loss_sum_ = Tensor(nullptr, {1}, DType::f64);
   PassShape running_;                     ///< the shape of the round
   std::vector<std::vector<int>> served_;  ///< by chunk and slot: the microbatch
 };

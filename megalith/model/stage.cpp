@@ -6,7 +6,6 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/model/layer_groups.h"
 #include "megalith/nn/moe/moe.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/step_end.h"
@@ -38,13 +37,6 @@ std::vector<std::size_t> first_slots(const pipeline::LoweredSchedule& schedule, 
     first.push_back(begin);
   }
   return first;
-}
-
-/// The layers that a stage holds.
-ModelSpec spec_of(const ModelConfig& model, const std::vector<ChunkRange>& ranges) {
-  std::vector<grid::LayerRange> layers;
-  for (const ChunkRange& range : ranges) layers.push_back(range.layers);
-  return model_spec(model, layers);
 }
 
 ParamSet::PartitionOf partition_of(const StageConfig& config, const comm::Mesh& mesh) {
@@ -83,55 +75,35 @@ Stage::Stage(StageConfig config, const comm::Mesh& mesh)
     : config_(std::move(config)),
       layout_({.samples = config_.micro_batch, .seq_len = config_.model.seq_len, .lengths = config_.model.lengths}),
       mesh_(mesh),
-      tp_(mesh_.tp, config_.sequence_parallel, config_.sub_batches),
-      groups_(layer_groups(tp_, config_.model, mesh_)),
-      ranges_(chunk_ranges(config_, mesh_)),
-      params_(declare_model(spec_of(config_.model, ranges_), ranges_, groups_), config_.policy,
-              partition_of(config_, mesh_)),
-      router_states_(config_.model, params_),
-      exchange_(params_, mesh_),
-      awaits_params_(ranges_.size(), 0) {
-  moe_.totals = moe_totals_in(nullptr);
-  const ModelSpec model = spec_of(config_.model, ranges_);
-  for (const ChunkRange& range : ranges_)
-    chunks_.emplace_back(model, range, groups_, params_, ChunkConfig{config_.seed, config_.capture, config_.recompute});
+      memory_({.model = config_.model,
+               .ranges = chunk_ranges(config_, mesh_),
+               .tp = {mesh_.tp, config_.sequence_parallel, config_.sub_batches},
+               .chunk = {config_.seed, config_.capture, config_.recompute},
+               .policy = config_.policy,
+               .device = config_.device,
+               .determinism = config_.determinism},
+              mesh_, partition_of(config_, mesh_)),
+      router_states_(config_.model, params()),
+      loss_sum_(nullptr, {1}, DType::f64),
+      exchange_(params(), mesh_),
+      awaits_params_(chunks().size(), 0) {
+  moe().totals = moe_totals_in(nullptr);
   plan_memory();
 }
 
-Tensor Stage::unplaced_rope_table() const {
-  if (!config_.model.has_rope()) return {};
-  return {nullptr, config_.model.rope_table_shape(), statistics_dtype(config_.policy.compute)};
-}
-
-Chunk::Inputs Stage::unplaced_inputs(nn::Mode mode) const {
-  return {{.batch = config_.micro_batch,
-           .seq_len = config_.model.seq_len,
-           .step_state = BatchLayout::state_of({}),
-           .mode = mode,
-           .moe = &moe_,
-           .lengths = layout_.inputs_of({}).lengths,
-           .rope_table = unplaced_rope_table()},
-          layout_.inputs_of({}),
-          Tensor(nullptr, {1}, DType::f64)};
-}
-
 void Stage::plan_memory() {
-  const Tensor message(nullptr, boundary_shape(), config_.policy.compute);
-  for (const Chunk& chunk : chunks_) {
-    const Tensor before = chunk.range().embedding ? Tensor() : message;
-    const Tensor after = chunk.range().head ? Tensor() : message;
+  const ActivationSlot nowhere{.block = {}, .step_state = BatchLayout::state_of({}), .batch = layout_.inputs_of({})};
+  for (int chunk = 0; chunk < config_.chunks; ++chunk) {
     for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
-      Recording recording;
-      Exec ex(config_.device, recording);
-      ex.set_determinism(config_.determinism);
-      Chunk::Saved saved = chunk.make_saved();
-      recording.begin_phase();
-      chunk.forward(ex, unplaced_inputs(mode), before, after, saved, nullptr);
-      if (mode == nn::Mode::train) {
-        recording.begin_phase();
-        chunk.backward(ex, unplaced_inputs(mode), after, before, saved, nullptr);
-      }
-      (mode == nn::Mode::train ? plans_ : eval_plans_).push_back(make_plan(recording));
+      const Chunk& own = memory_.chunk(chunk);
+      const Tensor message = memory_.message(pass(mode));
+      const Tensor before = memory_.input_of(chunk, message), after = memory_.output_of(chunk, message);
+      const Chunk::Inputs with = inputs(nowhere, mode);
+      Chunk::Saved saved = own.make_saved();
+      const ChunkMemory::Ops backward = [&](Exec& ex) { own.backward(ex, with, after, before, saved, nullptr); };
+      memory_.plan(
+          pass(mode), chunk, [&](Exec& ex) { own.forward(ex, with, before, after, saved, nullptr); },
+          mode == nn::Mode::train ? backward : ChunkMemory::Ops());
     }
   }
   train_schedule_ = cheapest_lowering(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training));
@@ -143,7 +115,7 @@ void Stage::plan_memory() {
 
 pipeline::LoweredSchedule Stage::cheapest_lowering(const pipeline::ScheduleShape& shape) const {
   const auto lower = [&](pipeline::SlotPolicy slots) {
-    const auto gather = params_.is_sharded() ? pipeline::ParamGather::every_step : pipeline::ParamGather::never;
+    const auto gather = params().is_sharded() ? pipeline::ParamGather::every_step : pipeline::ParamGather::never;
     return pipeline::lower(shape, mesh_.pp_rank(), {.slots = slots, .gather = gather});
   };
   pipeline::LoweredSchedule per_chunk = lower(pipeline::SlotPolicy::per_chunk);
@@ -153,11 +125,16 @@ pipeline::LoweredSchedule Stage::cheapest_lowering(const pipeline::ScheduleShape
 }
 
 Index Stage::slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const {
-  if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk)
-    return plans_[static_cast<std::size_t>(pool)].saved_bytes;
-  Index bytes = 0;
-  for (const MemoryPlan& plan : plans_) bytes = std::max(bytes, plan.saved_bytes);
-  return bytes;
+  if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk) return plan_of(pool).saved_bytes;
+  return plan_of(largest_chunk()).saved_bytes;
+}
+
+int Stage::largest_chunk() const {
+  int largest = 0;
+  for (int chunk = 1; chunk < config_.chunks; ++chunk) {
+    if (plan_of(chunk).saved_bytes > plan_of(largest).saved_bytes) largest = chunk;
+  }
+  return largest;
 }
 
 Index Stage::activation_bytes(const pipeline::LoweredSchedule& schedule) const {
@@ -169,15 +146,13 @@ Index Stage::activation_bytes(const pipeline::LoweredSchedule& schedule) const {
 }
 
 Index Stage::expert_rows_bytes() const {
-  const auto rows_of = [&](std::size_t pool) {
-    if (train_schedule_.slot_policy == pipeline::SlotPolicy::per_chunk)
-      return plans_[pool].saved_bytes_of(nn::Moe::kRowsOwner);
-    // A shared slot has the size of the largest chunk: what that chunk holds of them counts.
-    return std::ranges::max_element(plans_, {}, &MemoryPlan::saved_bytes)->saved_bytes_of(nn::Moe::kRowsOwner);
-  };
+  const bool is_shared = train_schedule_.slot_policy == pipeline::SlotPolicy::shared;
   Index bytes = 0;
-  for (std::size_t pool = 0; pool < train_schedule_.num_slots.size(); ++pool)
-    bytes += train_schedule_.num_slots[pool] * rows_of(pool);
+  for (std::size_t pool = 0; pool < train_schedule_.num_slots.size(); ++pool) {
+    // A shared slot has the size of the largest chunk: what that chunk holds of them counts.
+    const MemoryPlan& plan = plan_of(is_shared ? largest_chunk() : static_cast<int>(pool));
+    bytes += train_schedule_.num_slots[pool] * plan.saved_bytes_of(nn::Moe::kRowsOwner);
+  }
   return bytes;
 }
 
@@ -189,7 +164,7 @@ Index Stage::num_slots(const pipeline::LoweredSchedule& schedule) const {
 
 Index Stage::input_bytes() const {
   return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * layout_.bytes() + kAlignment +
-         round_up(unplaced_rope_table().bytes(), kAlignment) + round_up(moe_totals_in(nullptr).bytes(), kAlignment);
+         round_up(moe_totals().bytes(), kAlignment);
 }
 
 nn::MoeTotals Stage::moe_totals_in(std::byte* memory) const {
@@ -203,43 +178,28 @@ Index Stage::step_input_bytes() const {
 
 BytesByOwner Stage::planned_bytes(Index extra_scratch) const {
   const Index activations = activation_bytes(train_schedule_);
-  BytesByOwner bytes = params_.bytes();
+  BytesByOwner bytes = memory_.bytes();
   const Index expert_rows = expert_rows_bytes();
   bytes[kActivationsOwner] = activations - expert_rows;
   if (config_.model.moe.has_experts()) bytes[nn::Moe::kRowsOwner] = expert_rows;
-  bytes[kScratchOwner] = std::max(extra_scratch, most_scratch(&MemoryPlan::scratch_bytes));
+  bytes[kScratchOwner] = std::max(extra_scratch, memory_.scratch_bytes(activations));
   bytes["inputs"] = input_bytes() + step_input_bytes();
   return bytes;
 }
 
-Index Stage::most_scratch(Index MemoryPlan::*bytes) const {
-  const Index activations = activation_bytes(train_schedule_);
-  Index most = 0;
-  for (const MemoryPlan& plan : plans_) most = std::max(most, plan.*bytes);
-  for (const MemoryPlan& plan : eval_plans_) most = std::max(most, plan.*bytes - activations);
-  return most;
-}
-
 void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   const BytesByOwner bytes = planned_bytes(extra_scratch);
-  params_.allocate(ledger);
-  const Index activations = activation_bytes(train_schedule_), expert_rows = expert_rows_bytes();
-  work_ = ledger.take(kActivationsOwner, activations, kScratchOwner, bytes.at(kScratchOwner));
+  memory_.allocate(ledger, activation_bytes(train_schedule_), bytes.at(kScratchOwner));
   if (config_.model.moe.has_experts()) {  // they lie among the activations of their slots
-    ledger.note(kActivationsOwner, -expert_rows);
-    ledger.note(nn::Moe::kRowsOwner, expert_rows);
+    ledger.note(kActivationsOwner, -expert_rows_bytes());
+    ledger.note(nn::Moe::kRowsOwner, expert_rows_bytes());
   }
-  scratch_ = work_.data() + activations;
   inputs_ = ledger.take("inputs", input_bytes());
 
   loss_sum_ = inputs_.view({1}, DType::f64);
   Index offset = kAlignment;
-  if (const Tensor table = unplaced_rope_table()) {
-    rope_table_ = inputs_.view(table.shape(), table.dtype(), offset);
-    offset += round_up(table.bytes(), kAlignment);
-  }
-  moe_.totals = moe_totals_in(inputs_.data() + offset);
-  offset += round_up(moe_.totals.bytes(), kAlignment);
+  moe().totals = moe_totals_in(inputs_.data() + offset);
+  offset += round_up(moe_totals().bytes(), kAlignment);
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
   for (ActivationSlot& slot : slots_) {
     slot.block = inputs_.view({layout_.bytes()}, DType::u8, offset);
@@ -248,15 +208,9 @@ void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     offset += layout_.bytes();
   }
   const std::size_t instances = std::max(slots_.size(), static_cast<std::size_t>(num_microbatches(config_, mesh_)));
-  const auto saved_sets = [this](const Chunk& chunk, std::size_t count) {
-    std::vector<Chunk::Saved> sets;
-    for (std::size_t i = 0; i < count; ++i) sets.push_back(chunk.make_saved());
-    for (Chunk::Saved& saved : sets) saved.take_host_memory(config_.device);
-    return sets;
-  };
-  for (const Chunk& chunk : chunks_) {
-    saved_.push_back(saved_sets(chunk, config_.capture.layers.any() ? instances : slots_.size()));
-    saved_by_evaluation_.push_back(saved_sets(chunk, slots_.size()));
+  for (int chunk = 0; chunk < config_.chunks; ++chunk) {
+    saved_.push_back(memory_.make_saved(chunk, config_.capture.layers.any() ? instances : slots_.size()));
+    saved_by_evaluation_.push_back(memory_.make_saved(chunk, slots_.size()));
   }
   if (config_.input_uploads == InputUploads::whole_step) {
     step_inputs_ = StepInputs(ledger, "inputs", config_.device, num_microbatches(config_, mesh_), step_block_bytes());
@@ -264,7 +218,7 @@ void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     constexpr int kUploadsAhead = 4;
     staging_ = Staging(config_.device, layout_.bytes(), kUploadsAhead);
   }
-  std::byte* place = work_.data();
+  std::byte* place = memory_.work().data();
   std::size_t index = 0;
   for (std::size_t pool = 0; pool < train_schedule_.num_slots.size(); ++pool) {
     for (int i = 0; i < train_schedule_.num_slots[pool]; ++i) {
@@ -272,10 +226,6 @@ void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
       place += slot_bytes(train_schedule_, static_cast<int>(pool));
     }
   }
-}
-
-void Stage::fill_tables(Exec& ex) {
-  if (rope_table_) ops::rope_table(ex, config_.model.rope_frequencies(), rope_table_);
 }
 
 void Stage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
@@ -294,17 +244,17 @@ void Stage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first
 void Stage::begin(Exec& ex) {
   if (config_.input_uploads == InputUploads::one_by_one) counted_targets_ = 0;
   ops::fill(ex, loss_sum_, 0);
-  if (moe_.totals.layers() > 0)
-    ops::fill(ex, Tensor(moe_.totals.counts.raw(), {moe_.totals.bytes() / 8}, DType::f64), 0);
+  if (moe_totals().layers() > 0)
+    ops::fill(ex, Tensor(moe_totals().counts.raw(), {moe_totals().bytes() / 8}, DType::f64), 0);
   if (mode_ == nn::Mode::evaluate) return;
   if (first_replaces_grads()) {
-    for (const ParamBuffer& buffer : params_.trained()) {
+    for (const ParamBuffer& buffer : params().trained()) {
       for (const Tensor& grads : buffer.added_grads()) {
         if (grads.numel() > 0) ops::fill(ex, grads, 0);
       }
     }
   } else {
-    for (const ParamBuffer& buffer : params_.trained()) ops::fill(ex, buffer.grads(), 0);
+    for (const ParamBuffer& buffer : params().trained()) ops::fill(ex, buffer.grads(), 0);
   }
   exchange_.begin();
 }
@@ -314,26 +264,21 @@ Stage::ActivationSlot& Stage::slot(int chunk, int slot) {
   return slots_[first[static_cast<std::size_t>(chunk)] + static_cast<std::size_t>(slot)];
 }
 
-Chunk::Inputs Stage::inputs(const ActivationSlot& slot) const {
-  return {{.batch = config_.micro_batch,
-           .seq_len = config_.model.seq_len,
-           .step_state = slot.step_state,
-           .mode = mode_,
-           .moe = &moe_,
-           .lengths = slot.batch.lengths,
-           .rope_table = rope_table_},
-          slot.batch,
-          loss_sum_};
+Chunk::Inputs Stage::inputs(const ActivationSlot& slot, nn::Mode mode) const {
+  nn::Microbatch microbatch = memory_.microbatch(pass(mode));
+  microbatch.step_state = slot.step_state;
+  microbatch.lengths = slot.batch.lengths;
+  return {std::move(microbatch), slot.batch, loss_sum_};
 }
 
 Index Stage::input_bytes_of(int chunk) const {
-  const ChunkRange& range = ranges_[static_cast<std::size_t>(chunk)];
+  const ChunkRange& range = memory_.chunk(chunk).range();
   return range.embedding || range.head ? layout_.bytes() : layout_.middle_bytes();
 }
 
 Index Stage::step_block_bytes() const {
   Index bytes = 0;
-  for (int chunk = 0; chunk < static_cast<int>(ranges_.size()); ++chunk)
+  for (int chunk = 0; chunk < config_.chunks; ++chunk)
     bytes = std::max(bytes, round_up(input_bytes_of(chunk), kAlignment));
   return bytes;
 }
@@ -389,7 +334,7 @@ void Stage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) 
            [&](Exec&, Stream) {
              staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()), bytes, [&](std::byte* host) {
                const Index targets = fill_block(microbatch, {host, static_cast<std::size_t>(bytes)});
-               if (ranges_[static_cast<std::size_t>(chunk)].head) counted_targets_ += targets;
+               if (memory_.chunk(chunk).range().head) counted_targets_ += targets;
              });
            });
   }
@@ -400,9 +345,9 @@ void Stage::name_slots(MemoryNames& names) const {
   for (const ActivationSlot& place : slots_) {
     if (place.chunk < 0 || mode_ == nn::Mode::evaluate) continue;
     const CallSite where{.chunk = place.chunk, .microbatch = place.microbatch};
-    const auto chunk = static_cast<std::size_t>(place.chunk);
+    const Chunk& chunk = memory_.chunk(place.chunk);
     const auto order_of = [&](Index op) {
-      return forward_order(place.microbatch, ranges_[chunk].layers.begin, config_.model.num_layers, op);
+      return forward_order(place.microbatch, chunk.range().layers.begin, config_.model.num_layers, op);
     };
     const StepOrder inputs{StepOrder::Part::inputs, order_of(0).within};
     add_name(names, place.step_state, inputs, str("step state", describe(where)));
@@ -411,7 +356,7 @@ void Stage::name_slots(MemoryNames& names) const {
         add_name(names, values, inputs, str(input.name, describe(where)));
     }
     if (place.activations == nullptr) continue;
-    for (const Allocation& made : plans_[chunk].phases[0].tensors) {
+    for (const Allocation& made : plan_of(place.chunk).phases[0].tensors) {
       if (made.region != Region::saved) continue;
       const Tensor tensor(place.activations + made.offset, {made.bytes}, DType::u8);
       add_name(names, tensor, order_of(made.made),
@@ -421,44 +366,40 @@ void Stage::name_slots(MemoryNames& names) const {
 }
 
 void Stage::sum_moe_totals(Exec& ex) {
-  if (moe_.totals.layers() == 0) return;
+  if (moe_totals().layers() == 0) return;
   // Of the ranks that hold a bias one counts.
-  if (mesh_.tp_rank() == 0 && mesh_.dp_cp.rank() == 0) router_states_.add_bias_ranges(ex, moe_.totals);
-  comm::all_reduce(ex, mesh_.world, moe_.totals.counts, comm::Reduce::sum).wait(ex);
-  comm::all_reduce(ex, mesh_.world, moe_.totals.numbers, comm::Reduce::sum).wait(ex);
+  if (mesh_.tp_rank() == 0 && mesh_.dp_cp.rank() == 0) router_states_.add_bias_ranges(ex, moe_totals());
+  comm::all_reduce(ex, mesh_.world, moe_totals().counts, comm::Reduce::sum).wait(ex);
+  comm::all_reduce(ex, mesh_.world, moe_totals().numbers, comm::Reduce::sum).wait(ex);
 }
 
 void Stage::gather_all_params(Exec& ex) { exchange_.gather_all(ex); }
 
 void Stage::gather_params(Exec& ex, int chunk) {
-  const auto c = static_cast<std::size_t>(chunk);
-  chunks_[c].gather_params(ex, exchange_);
-  awaits_params_[c] = 1;
+  memory_.chunk(chunk).gather_params(ex, exchange_);
+  awaits_params_[static_cast<std::size_t>(chunk)] = 1;
 }
 
 void Stage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, const Tensor& output) {
-  const auto c = static_cast<std::size_t>(chunk);
-  ActivationSlot& place = slot(chunk, slot_index);
-  const std::vector<MemoryPlan>& plans = mode_ == nn::Mode::train ? plans_ : eval_plans_;
-  // No activation is kept during an evaluation: its scratch begins where theirs do.
-  ex.begin(plans[c].phases[0], place.activations, mode_ == nn::Mode::train ? scratch_ : work_.data());
-  optim::ParamExchange* const values = std::exchange(awaits_params_[c], 0) != 0 ? &exchange_ : nullptr;
-  Chunk::Inputs with = inputs(place);
+  const ActivationSlot& place = slot(chunk, slot_index);
+  const bool awaits = std::exchange(awaits_params_[static_cast<std::size_t>(chunk)], 0) != 0;
+  Chunk::Inputs with = inputs(place, mode_);
   with.graphs = segment_graphs(chunk, slot_index);
-  chunks_[c].forward(ex, with, input, output, saved(chunk, slot_index), values);
-  ex.end();
+  memory_.run(ex, pass(mode_), chunk, 0, place.activations, [&] {
+    memory_.chunk(chunk).forward(ex, with, input, output, saved(chunk, slot_index), awaits ? &exchange_ : nullptr);
+  });
 }
 
 void Stage::backward(Exec& ex, int chunk, int slot_index, const Tensor& output_grad, const Tensor& input_grad,
                      const pipeline::BackwardTurn& turn) {
-  const auto c = static_cast<std::size_t>(chunk);
-  ActivationSlot& place = slot(chunk, slot_index);
-  ex.begin(plans_[c].phases[1], place.activations, scratch_);
-  Chunk::Inputs with = inputs(place);
+  const ActivationSlot& place = slot(chunk, slot_index);
+  Chunk::Inputs with = inputs(place, mode_);
   with.graphs = segment_graphs(chunk, slot_index);
   if (turn.is_first && first_replaces_grads()) with.microbatch.weight_grads = ops::Write::overwrite;
-  chunks_[c].backward(ex, with, output_grad, input_grad, saved(chunk, slot_index), turn.is_last ? &exchange_ : nullptr);
-  ex.end();
+  memory_.run(ex, pass(mode_), chunk, 1, place.activations, [&] {
+    memory_.chunk(chunk).backward(ex, with, output_grad, input_grad, saved(chunk, slot_index),
+                                  turn.is_last ? &exchange_ : nullptr);
+  });
 }
 
 void Stage::reduce_grads(Exec& ex) { exchange_.send_rest(ex); }
@@ -469,7 +410,7 @@ void Stage::await_grads(Exec& ex, std::size_t buffer, std::size_t bucket) {
 
 void Stage::await_all_grads(Exec& ex) {
   std::size_t index = 0;
-  for (const ParamBuffer& buffer : params_.trained()) {
+  for (const ParamBuffer& buffer : params().trained()) {
     for (std::size_t bucket = 0; bucket < buffer.buckets().size(); ++bucket) await_grads(ex, index, bucket);
     ++index;
   }

@@ -4,10 +4,9 @@
 
 #include "megalith/comm/mesh.h"
 #include "megalith/model/batch.h"
-#include "megalith/model/chunk.h"
+#include "megalith/model/chunk_memory.h"
 #include "megalith/model/router_states.h"
 #include "megalith/model/step_inputs.h"
-#include "megalith/nn/moe/moe_step.h"
 #include "megalith/pipeline/lowering.h"
 #include "megalith/pipeline/stage.h"
 #include "megalith/runtime/staging.h"
@@ -57,31 +56,34 @@ class Stage : public pipeline::Stage {
  public:
   Stage(StageConfig config, const comm::Mesh& mesh);
 
-  ParamSet& params() { return params_; }
-  const ParamSet& params() const { return params_; }
+  ParamSet& params() { return memory_.params(); }
+  const ParamSet& params() const { return memory_.params(); }
   const comm::Mesh& mesh() const { return mesh_; }
   const StageConfig& config() const { return config_; }
   /// Gathers the values that other ranks have updated since the last step, if the optimizer is sharded: for readers of
   /// values between steps. Collective over all ranks that hold the same parameters.
   void gather_all_params(Exec& ex);
-  const std::vector<Chunk>& chunks() const { return chunks_; }
-  const std::vector<MemoryPlan>& plans() const { return plans_; }  ///< of training, by chunk
+  const std::vector<Chunk>& chunks() const { return memory_.chunks(); }
+  /// Of a chunk's training passes.
+  const MemoryPlan& plan_of(int chunk) const { return memory_.plan_of(pass(nn::Mode::train), chunk); }
   const pipeline::LoweredSchedule& schedule() const { return train_schedule_; }
   const pipeline::LoweredSchedule& eval_schedule() const { return eval_schedule_; }
   /// The shape of messages between stages: this rank's rows outside tensor-parallel regions.
-  Shape boundary_shape() const { return {tp_.rows_outside(layout_.tokens()), config_.model.hidden_size}; }
+  Shape boundary_shape() const { return memory_.message(pass(nn::Mode::train)).shape(); }
 
-  /// Bytes by owner: parameters, gradients, activations, scratch, inputs. `extra_scratch`: the scratch that other code
+  /// Bytes by owner: those of ChunkMemory, activations, scratch, inputs. `extra_scratch`: the scratch that other code
   /// needs.
   BytesByOwner planned_bytes(Index extra_scratch = 0) const;
   /// The part of scratch that tensors hold when they hold most.
-  Index scratch_alive_bytes() const { return most_scratch(&MemoryPlan::alive_bytes); }
+  Index scratch_alive_bytes() const { return memory_.alive_bytes(activation_bytes(train_schedule_)); }
   void allocate(MemoryLedger& ledger, Index extra_scratch = 0);
   /// Once, after allocate(): what all passes read and none writes.
-  void fill_tables(Exec& ex);
-  std::byte* scratch() const { return scratch_; }
+  void fill_tables(Exec& ex) const { memory_.fill_tables(ex); }
+  std::byte* scratch() const { return memory_.scratch(); }
   /// The slots' activations, then scratch. Their contents matter only within a step or an evaluation.
-  std::span<std::byte> work() const { return {work_.data(), static_cast<std::size_t>(work_.bytes())}; }
+  std::span<std::byte> work() const {
+    return {memory_.work().data(), static_cast<std::size_t>(memory_.work().bytes())};
+  }
 
   /// Sets the batch of the next passes, and uploads it with InputUploads::whole_step. `first_sample`: number of the
   /// batch's first sample in `source`. `optimizer_state` (u8 [sizeof(ops::OptimizerState)]): its loss scale multiplies
@@ -100,13 +102,13 @@ class Stage : public pipeline::Stage {
   Index counted_targets() const { return counted_targets_; }
 
   /// What passes have added up about MoE layers since begin(), and the sums over ranks once sum_moe_totals() has run.
-  const nn::MoeTotals& moe_totals() const { return moe_.totals; }
+  const nn::MoeTotals& moe_totals() const { return memory_.moe().totals; }
   /// What MoE layers share in all passes from here on.
-  nn::MoeStep& moe() { return moe_; }
+  nn::MoeStep& moe() { return memory_.moe(); }
   /// Over all ranks. Nothing without MoE layers.
   void sum_moe_totals(Exec& ex);
   /// After the verdict on a step (u8 [sizeof(ops::StepVerdict)]): the state of routers that no gradient updates.
-  void update_routers(Exec& ex, const Tensor& verdict) { router_states_.update(ex, moe_.totals, verdict); }
+  void update_routers(Exec& ex, const Tensor& verdict) { router_states_.update(ex, moe_totals(), verdict); }
 
   /// Names the contents of the slots after a training step: for every slot, those of its last microbatch.
   void name_slots(MemoryNames& names) const;
@@ -140,17 +142,18 @@ class Stage : public pipeline::Stage {
     int chunk = -1, microbatch = 0;  ///< which it serves; -1: none yet
   };
 
+  Pass pass(nn::Mode mode) const {
+    return {.mode = mode, .batch = config_.micro_batch, .seq_len = config_.model.seq_len};
+  }
   void plan_memory();
-  /// Over the plans of all passes. Evaluations also use the slots' activations as scratch.
-  Index most_scratch(Index MemoryPlan::*bytes) const;
   pipeline::LoweredSchedule cheapest_lowering(const pipeline::ScheduleShape& shape) const;
   Index activation_bytes(const pipeline::LoweredSchedule& schedule) const;
   Index slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const;
+  /// The chunk with the most activations.
+  int largest_chunk() const;
   Index input_bytes() const;
   /// The totals of MoE layers in this memory; without any: for their size.
   nn::MoeTotals moe_totals_in(std::byte* memory) const;
-  /// Without memory; undefined where no layer rotates.
-  Tensor unplaced_rope_table() const;
   Index step_input_bytes() const;
   /// Writes a microbatch's block: the step state, and the inputs if there is room for them. Returns the number of its
   /// targets with a loss.
@@ -162,8 +165,8 @@ class Stage : public pipeline::Stage {
   /// The part of activation_bytes() that experts' rows take.
   Index expert_rows_bytes() const;
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
-  Chunk::Inputs unplaced_inputs(nn::Mode mode) const;
-  Chunk::Inputs inputs(const ActivationSlot& slot) const;
+  /// Of a slot; of none: without memory.
+  Chunk::Inputs inputs(const ActivationSlot& slot, nn::Mode mode) const;
   /// Whether each microbatch has its own graphs.
   bool graphs_know_microbatch() const;
   nn::SegmentGraphs segment_graphs(int chunk, int slot_index);
@@ -175,17 +178,11 @@ class Stage : public pipeline::Stage {
   StageConfig config_;
   BatchLayout layout_;  ///< of a microbatch
   comm::Mesh mesh_;
-  nn::TensorParallel tp_;
-  nn::LayerGroups groups_;
-  std::vector<ChunkRange> ranges_;
-  ParamSet params_;
+  ChunkMemory memory_;
   RouterStates router_states_;
-  std::vector<Chunk> chunks_;
-  std::vector<MemoryPlan> plans_, eval_plans_;
   pipeline::LoweredSchedule train_schedule_, eval_schedule_;
 
-  Buffer work_, inputs_;  ///< work_: the slots' activations, then scratch
-  std::byte* scratch_ = nullptr;
+  Buffer inputs_;
   std::vector<ActivationSlot> slots_;
   /// By chunk, then by slot. The launch of a graph skips the host code of a pass, which fills this. So if a microbatch
   /// has its own graphs it also has its own Saved, and evaluations have others than training.
@@ -193,8 +190,6 @@ class Stage : public pipeline::Stage {
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
   Tensor loss_sum_;
-  nn::MoeStep moe_;
-  Tensor rope_table_;  ///< ops::rope_table
 
   Staging staging_;
   StepInputs step_inputs_;

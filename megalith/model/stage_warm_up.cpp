@@ -3,7 +3,6 @@
 
 #include "megalith/model/stage.h"
 #include "megalith/ops/elementwise.h"
-#include "megalith/ops/grouped_matmul.h"
 
 namespace megalith::model {
 
@@ -19,29 +18,27 @@ void Stage::warm_up(Exec& ex, const Tensor& optimizer_state) {
                output = ex.tensor(boundary_shape(), config_.policy.compute);
   // A step's second microbatch adds to the weights' gradients where the first overwrites them.
   const int train_passes = std::min(2, num_microbatches(config_, mesh_));
-  moe_.routing = nn::Routing::even;
-  const ops::AllGroupSizes all_sizes(ex);
-  for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
-    load(ex, mode, source, 0, {}, optimizer_state);
-    begin(ex);
-    for (std::size_t c = 0; c < chunks_.size(); ++c) {
-      const int chunk = static_cast<int>(c);
-      const Tensor before = ranges_[c].embedding ? Tensor() : input, after = ranges_[c].head ? Tensor() : output;
-      for (int pass = 0; pass < (mode == nn::Mode::train ? train_passes : 1); ++pass) {
-        ops::fill(ex, input, 0.5);
-        set_step_state(ex, chunk, 0, 0);
-        forward(ex, chunk, 0, before, after);
-        if (mode == nn::Mode::train)
-          backward(ex, chunk, 0, after, before,
-                   {.is_first = pass == 0, .is_last = pass + 1 == num_microbatches(config_, mesh_)});
+  memory_.warm_up(ex, [&] {
+    for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
+      load(ex, mode, source, 0, {}, optimizer_state);
+      begin(ex);
+      for (int chunk = 0; chunk < config_.chunks; ++chunk) {
+        const Tensor before = memory_.input_of(chunk, input), after = memory_.output_of(chunk, output);
+        for (int pass = 0; pass < (mode == nn::Mode::train ? train_passes : 1); ++pass) {
+          ops::fill(ex, input, 0.5);
+          set_step_state(ex, chunk, 0, 0);
+          forward(ex, chunk, 0, before, after);
+          if (mode == nn::Mode::train)
+            backward(ex, chunk, 0, after, before,
+                     {.is_first = pass == 0, .is_last = pass + 1 == num_microbatches(config_, mesh_)});
+        }
+      }
+      if (mode == nn::Mode::train) {
+        reduce_grads(ex);
+        await_all_grads(ex);
       }
     }
-    if (mode == nn::Mode::train) {
-      reduce_grads(ex);
-      await_all_grads(ex);
-    }
-  }
-  moe_.routing = nn::Routing::by_score;
+  });
   ex.synchronize();
   ex.release();
 }
@@ -52,9 +49,10 @@ void Stage::warm_up_collectives(Exec& ex) {
   gather_all_params(ex);
   const Tensor rows = ex.tensor(boundary_shape(), config_.policy.compute);
   ops::fill(ex, rows, 0);
-  nn::TensorParallel::InRegion in_region = tp_.to_region(ex, rows, nn::kWholeMicrobatch);
+  const nn::TensorParallel& tp = memory_.tp();
+  nn::TensorParallel::InRegion in_region = tp.to_region(ex, rows, nn::kWholeMicrobatch);
   in_region.messages.wait(ex);
-  tp_.from_region(ex, in_region.x, rows, nn::kWholeMicrobatch).wait(ex);
+  tp.from_region(ex, in_region.x, rows, nn::kWholeMicrobatch).wait(ex);
   ex.synchronize();
   ex.release();
 }

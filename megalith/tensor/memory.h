@@ -37,6 +37,23 @@ class Buffer {
 /// Whether `bytes` bytes from `begin` on all lie in `memory`.
 bool lies_in(std::span<const std::byte> memory, const void* begin, Index bytes);
 
+/// Consecutive tensors of one piece of memory, each aligned. Without memory: tensors without addresses.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory, Index offset = 0) : memory_(memory), offset_(offset) {}
+  Tensor next(const Shape& shape, DType dtype) {
+    std::byte* const begin = memory_ == nullptr ? nullptr : memory_ + offset_;
+    offset_ += round_up(bytes_of(shape, dtype), kAlignment);
+    return {begin, shape, dtype};
+  }
+  /// Where the next one begins: the bytes of those so far, from offset 0 on.
+  Index offset() const { return offset_; }
+
+ private:
+  std::byte* memory_;
+  Index offset_;
+};
+
 /// Bytes by owner ("parameters", "activations", ...): what `megalith plan` prints and a run takes.
 using BytesByOwner = std::map<std::string, Index, std::less<>>;
 Index total(const BytesByOwner& bytes);

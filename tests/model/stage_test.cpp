@@ -76,7 +76,7 @@ std::vector<std::string> ops_of(nn::SequenceParallel sequence_parallel, int part
                      .global_batch = 2,
                      .micro_batch = 2},
                     dry_mesh(world, 0, 2, 1));
-  const std::vector<const char*>& ops = stage.plans().at(0).phases.at(phase).ops;
+  const std::vector<const char*>& ops = stage.plan_of(0).phases.at(phase).ops;
   return {ops.begin(), ops.end()};
 }
 

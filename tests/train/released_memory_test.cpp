@@ -25,10 +25,12 @@ class ReleasingStage final : public pipeline::Stage {
   ReleasingStage(model::Stage& stage, Released released) : stage_(stage), released_(released) {
     const pipeline::LoweredSchedule& schedule = stage.schedule();
     const auto slot_bytes = [&](std::size_t pool) {
-      if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk) return stage.plans()[pool].saved_bytes;
-      Index most = 0;
-      for (const MemoryPlan& plan : stage.plans()) most = std::max(most, plan.saved_bytes);
-      return most;
+      if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk)
+        return stage.plan_of(static_cast<int>(pool)).saved_bytes;
+      Index largest = 0;
+      for (int chunk = 0; chunk < static_cast<int>(stage.chunks().size()); ++chunk)
+        largest = std::max(largest, stage.plan_of(chunk).saved_bytes);
+      return largest;
     };
     std::byte* begin = stage.work().data();
     for (std::size_t pool = 0; pool < schedule.num_slots.size(); ++pool) {

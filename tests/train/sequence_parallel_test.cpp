@@ -53,7 +53,7 @@ TEST(SequenceParallel, WhatABackwardPassGathersHidesBehindAWeightGradient) {
   const config::RunPlan plan = plan_of({.tp = 2}, nn::SequenceParallel::on, "fp32", 1);
   comm::run_ranks(2, [&](comm::World& world) {
     train::Engine engine(world, plan);
-    const std::vector<const char*>& ops = engine.stage().plans().front().phases.at(1).ops;
+    const std::vector<const char*>& ops = engine.stage().plan_of(0).phases.at(1).ops;
     const auto is = [&](std::size_t i, std::string_view name) { return i < ops.size() && ops[i] == name; };
     Index hidden = 0, awaited_at_once = 0;  // gathers of a gradient and an input, one behind the other
     for (std::size_t i = 0; i < ops.size(); ++i) {
