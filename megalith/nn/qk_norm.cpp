@@ -1,6 +1,7 @@
 #include "megalith/nn/qk_norm.h"
 
 #include "megalith/nn/param_specs.h"
+#include "megalith/ops/qk_head_norm.h"
 #include "megalith/ops/qk_norm.h"
 
 namespace megalith::nn {

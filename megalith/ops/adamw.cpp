@@ -1,7 +1,6 @@
 #include "megalith/ops/adamw.h"
 
-#include "megalith/ops/cpu/adamw.h"
-#include "megalith/ops/cuda/adamw.h"
+#include "megalith/ops/adamw_kernels.h"
 #include "megalith/ops/dispatch.h"
 
 namespace megalith::ops {
@@ -17,12 +16,12 @@ void adamw(Exec& ex, const AdamW& args) {
   if (args.copy) expect_shape(args.copy, {numel}, "adamw.copy");
   expect_like(args.decays, {ceil_div(numel, kDecayGroup)}, DType::u8, "adamw.decays");
   expect_like(args.verdict, {Index{sizeof(StepVerdict)}}, DType::u8, "adamw.verdict");
-  run_wide(
+  run_kernel(
       ex,
       {.name = "adamw",
        .reads = {args.value, args.m, args.v, args.grad, args.decays, args.verdict},
        .writes = {args.value, args.m, args.v, args.copy}},
-      dtype, [args]<class T>() { cpu::adamw<T>(args); }, [args](auto&, auto stream) { cuda::adamw(stream, args); });
+      [args] { cpu::adamw(args); }, [args](auto&, auto stream) { cuda::adamw(stream, args); });
 }
 
 Index square_blocks(Device device, Index n) {
@@ -33,9 +32,8 @@ void sum_of_squares(Exec& ex, const Tensor& x, const Tensor& sums) {
   const auto [rows, n] = dims<2>(x, "sum_of_squares.x");
   expect_float(ex, x, "sum_of_squares");
   expect_like(sums, {rows, square_blocks(ex.device(), n)}, DType::f64, "sum_of_squares.sums");
-  run_wide(
-      ex, {.name = "sum_of_squares", .reads = {x}, .writes = {sums}}, x.dtype(),
-      [=]<class T>() { cpu::sum_of_squares<T>(x, sums); },
+  run_kernel(
+      ex, {.name = "sum_of_squares", .reads = {x}, .writes = {sums}}, [=] { cpu::sum_of_squares(x, sums); },
       [=](auto&, auto stream) { cuda::sum_of_squares(stream, x, sums); });
 }
 

@@ -1,8 +1,7 @@
 #include "megalith/ops/argmax.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/argmax.h"
-#include "megalith/ops/cuda/argmax.h"
+#include "megalith/ops/argmax_kernels.h"
 #include "megalith/ops/dispatch.h"
 
 namespace megalith::ops {
@@ -15,9 +14,9 @@ void argmax(Exec& ex, const Argmax& args) {
     throw ShapeError(str("[argmax] first_id, vocab_size = ", args.first_id, ", ", args.vocab_size,
                          ": first_id must be at least 0, vocab_size at least 1"));
   }
-  run_float(
-      ex, {.name = "argmax", .reads = {args.logits}, .writes = {args.best}}, args.logits.dtype(),
-      [args]<class T>() { cpu::argmax<T>(args); }, [args](auto&, auto stream) { cuda::argmax(stream, args); });
+  run_kernel(
+      ex, {.name = "argmax", .reads = {args.logits}, .writes = {args.best}}, [args] { cpu::argmax(args); },
+      [args](auto&, auto stream) { cuda::argmax(stream, args); });
 }
 
 void argmax_of_shards(Exec& ex, const ArgmaxOfShards& args) {

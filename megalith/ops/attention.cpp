@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/attention.h"
-#include "megalith/ops/cuda/attention.h"
+#include "megalith/ops/attention_kernels.h"
 #include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/dropout_check.h"
@@ -96,13 +95,13 @@ void attention_forward(Exec& ex, const AttentionForward& args) {
       ex.device() == Device::cpu ? cuda::AttentionChoice{.scratch_bytes = cpu::attention_forward_scratch_bytes(args)}
                                  : choice_for(ex, AttentionPass::forward, cuda::shape_of(args));
   const Tensor scratch = ex.tensor({choice.scratch_bytes}, DType::u8);
-  run_float(
+  run_kernel(
       ex,
       {.name = "attention",
        .reads = {args.qkv, args.lengths, args.dropout.step_state},
        .writes = {args.out, args.log_sum_exp, overwritten(args, args.qkv, choice.kernels)},
        .scratch = scratch},
-      dtype, [args, scratch]<class T>() { cpu::attention_forward<T>(args, scratch); },
+      [args, scratch] { cpu::attention_forward(args, scratch); },
       [args, scratch, kernels = choice.kernels](auto& exec, auto stream) {
         cuda::attention_forward(exec, stream, args, scratch, kernels);
       });
@@ -122,13 +121,13 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
       ex.device() == Device::cpu ? cuda::AttentionChoice{.scratch_bytes = cpu::attention_backward_scratch_bytes(args)}
                                  : choice_for(ex, AttentionPass::backward, cuda::shape_of(args));
   const Tensor scratch = ex.tensor({choice.scratch_bytes}, DType::u8);
-  run_float(
+  run_kernel(
       ex,
       {.name = "attention_backward",
        .reads = {args.dout, args.qkv, args.out, args.log_sum_exp, args.lengths, args.dropout.step_state},
        .writes = {args.dqkv, overwritten(args, args.qkv, choice.kernels), overwritten(args, args.dout, choice.kernels)},
        .scratch = scratch},
-      dtype, [args, scratch]<class T>() { cpu::attention_backward<T>(args, scratch); },
+      [args, scratch] { cpu::attention_backward(args, scratch); },
       [args, scratch, kernels = choice.kernels](auto& exec, auto stream) {
         cuda::attention_backward(exec, stream, args, scratch, kernels);
       });

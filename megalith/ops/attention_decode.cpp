@@ -2,8 +2,7 @@
 
 #include "megalith/base/str.h"
 #include "megalith/ops/attention.h"
-#include "megalith/ops/cpu/attention_decode.h"
-#include "megalith/ops/cuda/attention_decode.h"
+#include "megalith/ops/attention_decode_kernels.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/qkv_layout.h"
 
@@ -41,10 +40,9 @@ void cache_append(Exec& ex, const CacheAppend& args) {
   check_cache(
       ex, args,
       {"cache_append", "cache_append.qkv", "cache_append.positions", "cache_append.keys", "cache_append.values"});
-  run_float(
+  run_kernel(
       ex, {.name = "cache_append", .reads = {args.qkv, args.positions}, .writes = {args.keys, args.values}},
-      args.qkv.dtype(), [args]<class T>() { cpu::cache_append<T>(args); },
-      [args](auto&, auto stream) { cuda::cache_append(stream, args); });
+      [args] { cpu::cache_append(args); }, [args](auto&, auto stream) { cuda::cache_append(stream, args); });
 }
 
 void attention_decode(Exec& ex, const AttentionDecode& args) {
@@ -52,11 +50,10 @@ void attention_decode(Exec& ex, const AttentionDecode& args) {
               {"attention_decode", "attention_decode.qkv", "attention_decode.positions", "attention_decode.keys",
                "attention_decode.values"});
   expect_like(args.out, {args.qkv.dim(0), args.num_heads * args.keys.dim(3)}, args.qkv.dtype(), "attention_decode.out");
-  run_float(
+  run_kernel(
       ex,
       {.name = "attention_decode", .reads = {args.qkv, args.positions, args.keys, args.values}, .writes = {args.out}},
-      args.qkv.dtype(), [args]<class T>() { cpu::attention_decode<T>(args); },
-      [args](auto&, auto stream) { cuda::attention_decode(stream, args); });
+      [args] { cpu::attention_decode(args); }, [args](auto&, auto stream) { cuda::attention_decode(stream, args); });
 }
 
 }  // namespace megalith::ops

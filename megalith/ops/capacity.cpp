@@ -1,8 +1,7 @@
 #include "megalith/ops/capacity.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/capacity.h"
-#include "megalith/ops/cuda/capacity.h"
+#include "megalith/ops/capacity_kernels.h"
 #include "megalith/ops/dispatch.h"
 
 namespace megalith::ops {
@@ -25,9 +24,9 @@ void drop_pairs(Exec& ex, const DropPairs& args) {
     expect_like(args.weights, {tokens, top_k}, dtype, "drop_pairs.weights");
     expect_float(ex, args.weights, "drop_pairs");
   }
-  run_wide(
-      ex, {.name = "drop_pairs", .reads = {args.experts, args.weights}, .writes = {args.kept}}, dtype,
-      [args]<class T>() { cpu::drop_pairs<T>(args); }, [args](auto&, auto stream) { cuda::drop_pairs(stream, args); });
+  run_kernel(
+      ex, {.name = "drop_pairs", .reads = {args.experts, args.weights}, .writes = {args.kept}},
+      [args] { cpu::drop_pairs(args); }, [args](auto&, auto stream) { cuda::drop_pairs(stream, args); });
 }
 
 }  // namespace megalith::ops

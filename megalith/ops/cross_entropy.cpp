@@ -1,8 +1,7 @@
 #include "megalith/ops/cross_entropy.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/cross_entropy.h"
-#include "megalith/ops/cuda/cross_entropy.h"
+#include "megalith/ops/cross_entropy_kernels.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/runtime/step_state.h"
 
@@ -27,13 +26,13 @@ void cross_entropy(Exec& ex, const CrossEntropy& args) {
   expect_like(args.loss_sum, {1}, DType::f64, "cross_entropy.loss_sum");
   expect_vocabulary(0, args.vocab_size, "cross_entropy");
   const Tensor statistics = ex.tensor({3, ex.device() == Device::cpu ? tokens : 0}, sum_dtype);
-  run_float(
+  run_kernel(
       ex,
       {.name = "cross_entropy",
        .reads = {args.logits, args.targets, args.step_state, args.loss_sum},
        .writes = {args.logits, args.loss, args.loss_sum},
        .scratch = statistics},
-      args.logits.dtype(), [args, statistics]<class T>() { cpu::cross_entropy<T>(args, statistics); },
+      [args, statistics] { cpu::cross_entropy(args, statistics); },
       [args](auto&, auto stream) { cuda::cross_entropy(stream, args); });
 }
 
@@ -42,9 +41,9 @@ void logits_max(Exec& ex, const Tensor& logits, const Tensor& row_max, Index fir
   const auto [tokens, held] = dims<2>(logits, "logits_max.logits");
   expect_like(row_max, {tokens}, statistics_dtype(logits.dtype()), "logits_max.row_max");
   expect_vocabulary(first_id, vocab_size, "logits_max");
-  run_float(
-      ex, {.name = "logits_max", .reads = {logits}, .writes = {row_max}}, logits.dtype(),
-      [=]<class T>() { cpu::logits_max<T>(logits, row_max, first_id, vocab_size); },
+  run_kernel(
+      ex, {.name = "logits_max", .reads = {logits}, .writes = {row_max}},
+      [=] { cpu::logits_max(logits, row_max, first_id, vocab_size); },
       [=](auto&, auto stream) { cuda::logits_max(stream, logits, row_max, first_id, vocab_size); });
 }
 
@@ -56,13 +55,12 @@ void logits_sum_exp(Exec& ex, const LogitsSumExp& args) {
   expect_like(args.targets, {tokens}, DType::i32, "logits_sum_exp.targets");
   expect_like(args.sums, {2, tokens}, sum_dtype, "logits_sum_exp.sums");
   expect_vocabulary(args.first_id, args.vocab_size, "logits_sum_exp");
-  run_float(
+  run_kernel(
       ex,
       {.name = "logits_sum_exp",
        .reads = {args.logits, args.row_max, args.targets},
        .writes = {args.logits, args.sums}},
-      args.logits.dtype(), [args]<class T>() { cpu::logits_sum_exp<T>(args); },
-      [args](auto&, auto stream) { cuda::logits_sum_exp(stream, args); });
+      [args] { cpu::logits_sum_exp(args); }, [args](auto&, auto stream) { cuda::logits_sum_exp(stream, args); });
 }
 
 void loss_from_sums(Exec& ex, const LossFromSums& args) {
@@ -73,13 +71,12 @@ void loss_from_sums(Exec& ex, const LossFromSums& args) {
   expect_like(args.loss, {tokens}, args.sums.dtype(), "loss_from_sums.loss");
   expect_like(args.loss_sum, {1}, DType::f64, "loss_from_sums.loss_sum");
   expect_vocabulary(0, args.vocab_size, "loss_from_sums");
-  run_wide(
+  run_kernel(
       ex,
       {.name = "loss_from_sums",
        .reads = {args.sums, args.targets, args.loss_sum},
        .writes = {args.loss, args.loss_sum}},
-      args.sums.dtype(), [args]<class T>() { cpu::loss_from_sums<T>(args); },
-      [args](auto&, auto stream) { cuda::loss_from_sums(stream, args); });
+      [args] { cpu::loss_from_sums(args); }, [args](auto&, auto stream) { cuda::loss_from_sums(stream, args); });
 }
 
 void logits_backward(Exec& ex, const LogitsBackward& args) {
@@ -88,13 +85,12 @@ void logits_backward(Exec& ex, const LogitsBackward& args) {
   expect_like(args.sums, {2, tokens}, statistics_dtype(args.logits.dtype()), "logits_backward.sums");
   expect_like(args.targets, {tokens}, DType::i32, "logits_backward.targets");
   expect_like(args.step_state, {Index{sizeof(StepState)}}, DType::u8, "logits_backward.step_state");
-  run_float(
+  run_kernel(
       ex,
       {.name = "logits_backward",
        .reads = {args.logits, args.sums, args.targets, args.step_state},
        .writes = {args.logits}},
-      args.logits.dtype(), [args]<class T>() { cpu::logits_backward<T>(args); },
-      [args](auto&, auto stream) { cuda::logits_backward(stream, args); });
+      [args] { cpu::logits_backward(args); }, [args](auto&, auto stream) { cuda::logits_backward(stream, args); });
 }
 
 }  // namespace megalith::ops

@@ -50,20 +50,4 @@ void run_kernel(Exec& ex, const OpInfo& op, OnCpu on_cpu, OnGpu on_gpu) {
   });
 }
 
-/// The same for ops whose CPU kernel is a template over the type of `dtype`: on_cpu.operator()<T>().
-template <class OnCpu, class OnGpu>
-void run_float(Exec& ex, const OpInfo& op, DType dtype, OnCpu on_cpu, OnGpu on_gpu) {
-  run_kernel(
-      ex, op, [name = op.name, dtype, on_cpu = std::move(on_cpu)] { dispatch_float(dtype, name, on_cpu); },
-      std::move(on_gpu));
-}
-
-/// The same for ops on f64 or f32 only.
-template <class OnCpu, class OnGpu>
-void run_wide(Exec& ex, const OpInfo& op, DType dtype, OnCpu on_cpu, OnGpu on_gpu) {
-  run_kernel(
-      ex, op, [name = op.name, dtype, on_cpu = std::move(on_cpu)] { dispatch_wide(dtype, name, on_cpu); },
-      std::move(on_gpu));
-}
-
 }  // namespace megalith::ops

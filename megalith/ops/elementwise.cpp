@@ -1,10 +1,11 @@
 #include "megalith/ops/elementwise.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/elementwise.h"
-#include "megalith/ops/cuda/elementwise.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/dropout_check.h"
+#include "megalith/ops/elementwise_kernels.h"
+#include "megalith/ops/row_parts.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::ops {
 
@@ -12,9 +13,9 @@ void add_bias(Exec& ex, const Tensor& x, const Tensor& bias) {
   expect_float(ex, x, "add_bias");
   const auto [tokens, features] = dims<2>(x, "add_bias.x");
   expect_like(bias, {features}, x.dtype(), "add_bias.bias");
-  run_float(
-      ex, {.name = "add_bias", .reads = {x, bias}, .writes = {x}}, x.dtype(),
-      [=]<class T>() { cpu::add_bias<T>(x, bias); }, [=](auto&, auto stream) { cuda::add_bias(stream, x, bias); });
+  run_kernel(
+      ex, {.name = "add_bias", .reads = {x, bias}, .writes = {x}}, [=] { cpu::add_bias(x, bias); },
+      [=](auto&, auto stream) { cuda::add_bias(stream, x, bias); });
 }
 
 void bias_backward(Exec& ex, const Tensor& dy, const Tensor& bias_grad) {
@@ -22,11 +23,10 @@ void bias_backward(Exec& ex, const Tensor& dy, const Tensor& bias_grad) {
   const auto [tokens, features] = dims<2>(dy, "bias_backward.dy");
   const DType sum_dtype = statistics_dtype(dy.dtype());
   expect_like(bias_grad, {features}, sum_dtype, "bias_backward.bias_grad");
-  const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(tokens) : cuda::row_parts(tokens);
-  const Tensor parts = ex.tensor({blocks, features}, sum_dtype);
-  run_float(
-      ex, {.name = "bias_backward", .reads = {dy, bias_grad}, .writes = {bias_grad}, .scratch = parts}, dy.dtype(),
-      [=]<class T>() { cpu::bias_backward<T>(dy, bias_grad, parts); },
+  const Tensor parts = ex.tensor({row_parts(ex, tokens), features}, sum_dtype);
+  run_kernel(
+      ex, {.name = "bias_backward", .reads = {dy, bias_grad}, .writes = {bias_grad}, .scratch = parts},
+      [=] { cpu::bias_backward(dy, bias_grad, parts); },
       [=](auto&, auto stream) { cuda::bias_backward(stream, dy, bias_grad, parts); });
 }
 
@@ -35,27 +35,26 @@ void bias_gelu(Exec& ex, const BiasGelu& args) {
   const auto [tokens, features] = dims<2>(args.x, "bias_gelu.x");
   expect_like(args.bias, {features}, args.x.dtype(), "bias_gelu.bias");
   expect_like(args.y, {tokens, features}, args.x.dtype(), "bias_gelu.y");
-  run_float(
-      ex, {.name = "bias_gelu", .reads = {args.x, args.bias}, .writes = {args.x, args.y}}, args.x.dtype(),
-      [args]<class T>() { cpu::bias_gelu<T>(args); }, [args](auto&, auto stream) { cuda::bias_gelu(stream, args); });
+  run_kernel(
+      ex, {.name = "bias_gelu", .reads = {args.x, args.bias}, .writes = {args.x, args.y}},
+      [args] { cpu::bias_gelu(args); }, [args](auto&, auto stream) { cuda::bias_gelu(stream, args); });
 }
 
 void gelu(Exec& ex, const Gelu& args) {
   expect_float(ex, args.z, "gelu");
   expect_like(args.y, args.z.shape(), args.z.dtype(), "gelu.y");
-  run_float(
-      ex, {.name = "gelu", .reads = {args.z}, .writes = {args.y}}, args.z.dtype(),
-      [args]<class T>() { cpu::gelu<T>(args); }, [args](auto&, auto stream) { cuda::gelu(stream, args); });
+  run_kernel(
+      ex, {.name = "gelu", .reads = {args.z}, .writes = {args.y}}, [args] { cpu::gelu(args); },
+      [args](auto&, auto stream) { cuda::gelu(stream, args); });
 }
 
 void gelu_backward(Exec& ex, const GeluBackward& args) {
   expect_float(ex, args.z, "gelu_backward");
   expect_like(args.dy, args.z.shape(), args.z.dtype(), "gelu_backward.dy");
   expect_like(args.dz, args.z.shape(), args.z.dtype(), "gelu_backward.dz");
-  run_float(
-      ex, {.name = "gelu_backward", .reads = {args.z, args.dy}, .writes = {args.dz}}, args.z.dtype(),
-      [args]<class T>() { cpu::gelu_backward<T>(args); },
-      [args](auto&, auto stream) { cuda::gelu_backward(stream, args); });
+  run_kernel(
+      ex, {.name = "gelu_backward", .reads = {args.z, args.dy}, .writes = {args.dz}},
+      [args] { cpu::gelu_backward(args); }, [args](auto&, auto stream) { cuda::gelu_backward(stream, args); });
 }
 
 void bias_dropout_residual(Exec& ex, const BiasDropoutResidual& args) {
@@ -66,12 +65,12 @@ void bias_dropout_residual(Exec& ex, const BiasDropoutResidual& args) {
   expect_like(args.out, {tokens, hidden}, args.x.dtype(), "bias_dropout_residual.out");
   check_dropout(args.dropout, "bias_dropout_residual");
   check_dropout_rows(args.dropout, "bias_dropout_residual");
-  run_float(
+  run_kernel(
       ex,
       {.name = "bias_dropout_residual",
        .reads = {args.x, args.bias, args.residual, args.dropout.step_state},
        .writes = {args.out}},
-      args.x.dtype(), [args]<class T>() { cpu::bias_dropout_residual<T>(args); },
+      [args] { cpu::bias_dropout_residual(args); },
       [args](auto&, auto stream) { cuda::bias_dropout_residual(stream, args); });
 }
 
@@ -81,25 +80,24 @@ void dropout_backward(Exec& ex, const DropoutBackward& args) {
   expect_like(args.dx, {tokens, hidden}, args.dout.dtype(), "dropout_backward.dx");
   check_dropout(args.dropout, "dropout_backward");
   check_dropout_rows(args.dropout, "dropout_backward");
-  run_float(
+  run_kernel(
       ex, {.name = "dropout_backward", .reads = {args.dout, args.dropout.step_state}, .writes = {args.dx}},
-      args.dout.dtype(), [args]<class T>() { cpu::dropout_backward<T>(args); },
-      [args](auto&, auto stream) { cuda::dropout_backward(stream, args); });
+      [args] { cpu::dropout_backward(args); }, [args](auto&, auto stream) { cuda::dropout_backward(stream, args); });
 }
 
 void add(Exec& ex, const Tensor& a, const Tensor& b, const Tensor& out) {
   expect_float(ex, a, "add");
   expect_like(b, a.shape(), a.dtype(), "add.b");
   expect_like(out, a.shape(), a.dtype(), "add.out");
-  run_float(
-      ex, {.name = "add", .reads = {a, b}, .writes = {out}}, a.dtype(), [=]<class T>() { cpu::add<T>(a, b, out); },
+  run_kernel(
+      ex, {.name = "add", .reads = {a, b}, .writes = {out}}, [=] { cpu::add(a, b, out); },
       [=](auto&, auto stream) { cuda::add(stream, a, b, out); });
 }
 
 void fill(Exec& ex, const Tensor& x, double value) {
   if (x.dtype() != DType::f64) expect_float(ex, x, "fill");
-  run_float(
-      ex, {.name = "fill", .reads = {}, .writes = {x}}, x.dtype(), [=]<class T>() { cpu::fill<T>(x, value); },
+  run_kernel(
+      ex, {.name = "fill", .reads = {}, .writes = {x}}, [=] { cpu::fill(x, value); },
       [=](auto&, auto stream) { cuda::fill(stream, x, value); });
 }
 
@@ -111,8 +109,8 @@ void copy(Exec& ex, const Tensor& from, const Tensor& to) {
 
 void scale(Exec& ex, const Tensor& x, double factor) {
   expect_float(ex, x, "scale");
-  run_float(
-      ex, {.name = "scale", .reads = {x}, .writes = {x}}, x.dtype(), [=]<class T>() { cpu::scale<T>(x, factor); },
+  run_kernel(
+      ex, {.name = "scale", .reads = {x}, .writes = {x}}, [=] { cpu::scale(x, factor); },
       [=](auto&, auto stream) { cuda::scale(stream, x, factor); });
 }
 

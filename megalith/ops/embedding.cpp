@@ -1,10 +1,9 @@
 #include "megalith/ops/embedding.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/embedding.h"
-#include "megalith/ops/cuda/embedding.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/dropout_check.h"
+#include "megalith/ops/embedding_kernels.h"
 
 namespace megalith::ops {
 
@@ -14,10 +13,9 @@ void embedding_forward(Exec& ex, const EmbeddingForward& args) {
   const auto [tokens] = dims<1>(args.ids, "embedding.ids");
   expect_dtype(args.ids, DType::i32, "embedding.ids");
   expect_like(args.y, {tokens, hidden}, args.table.dtype(), "embedding.y");
-  run_float(
-      ex, {.name = "embedding", .reads = {args.ids, args.table}, .writes = {args.y}}, args.table.dtype(),
-      [args]<class T>() { cpu::embedding_forward<T>(args); },
-      [args](auto&, auto stream) { cuda::embedding_forward(stream, args); });
+  run_kernel(
+      ex, {.name = "embedding", .reads = {args.ids, args.table}, .writes = {args.y}},
+      [args] { cpu::embedding_forward(args); }, [args](auto&, auto stream) { cuda::embedding_forward(stream, args); });
 }
 
 void embedding_backward(Exec& ex, const EmbeddingBackward& args) {
@@ -29,13 +27,13 @@ void embedding_backward(Exec& ex, const EmbeddingBackward& args) {
   const Index scratch_bytes =
       ex.device() == Device::cpu ? 0 : cuda::embedding_backward_scratch_bytes(tokens, held, hidden);
   const Tensor scratch = ex.tensor({scratch_bytes}, DType::u8);
-  run_float(
+  run_kernel(
       ex,
       {.name = "embedding_backward",
        .reads = {args.ids, args.dy, args.table_grad},
        .writes = {args.table_grad},
        .scratch = scratch},
-      args.dy.dtype(), [args]<class T>() { cpu::embedding_backward<T>(args); },
+      [args] { cpu::embedding_backward(args); },
       [args, scratch](auto&, auto stream) { cuda::embedding_backward(stream, args, scratch); });
 }
 
@@ -47,10 +45,9 @@ void add_position(Exec& ex, const AddPosition& args) {
   expect_like(args.y, {tokens, hidden}, args.x.dtype(), "add_position.y");
   if (tokens > 0 && seq_len == 0) throw ShapeError(str("[add_position.position] has no rows: x has ", tokens));
   check_dropout(args.dropout, "add_position");
-  run_float(
+  run_kernel(
       ex, {.name = "add_position", .reads = {args.x, args.position, args.dropout.step_state}, .writes = {args.y}},
-      args.x.dtype(), [args]<class T>() { cpu::add_position<T>(args); },
-      [args](auto&, auto stream) { cuda::add_position(stream, args); });
+      [args] { cpu::add_position(args); }, [args](auto&, auto stream) { cuda::add_position(stream, args); });
 }
 
 void position_backward(Exec& ex, const Tensor& dy, const Tensor& position_grad) {
@@ -62,9 +59,9 @@ void position_backward(Exec& ex, const Tensor& dy, const Tensor& position_grad) 
     throw ShapeError(
         str("[position_backward.dy] rows = ", tokens, ": must be a multiple of the ", seq_len, " positions"));
   }
-  run_float(
-      ex, {.name = "position_backward", .reads = {dy, position_grad}, .writes = {position_grad}}, dy.dtype(),
-      [=]<class T>() { cpu::position_backward<T>(dy, position_grad); },
+  run_kernel(
+      ex, {.name = "position_backward", .reads = {dy, position_grad}, .writes = {position_grad}},
+      [=] { cpu::position_backward(dy, position_grad); },
       [=](auto&, auto stream) { cuda::position_backward(stream, dy, position_grad); });
 }
 

@@ -3,9 +3,8 @@
 #include <limits>
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/expert_choices.h"
-#include "megalith/ops/cuda/expert_choices.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/expert_choices_kernels.h"
 
 namespace megalith::ops {
 namespace {
@@ -38,17 +37,17 @@ void place_choices(Exec& ex, const PlaceChoices& args) {
 
 void repeat_choices(Exec& ex, const Tensor& of_choices, const Tensor& of_slices) {
   check_slices(ex, of_choices, of_slices, "repeat_choices");
-  run_wide(
-      ex, {.name = "repeat_choices", .reads = {of_choices}, .writes = {of_slices}}, of_choices.dtype(),
-      [=]<class T>() { cpu::repeat_choices<T>(of_choices, of_slices); },
+  run_kernel(
+      ex, {.name = "repeat_choices", .reads = {of_choices}, .writes = {of_slices}},
+      [=] { cpu::repeat_choices(of_choices, of_slices); },
       [=](auto&, auto stream) { cuda::repeat_choices(stream, of_choices, of_slices); });
 }
 
 void sum_slices(Exec& ex, const Tensor& of_slices, const Tensor& of_choices) {
   check_slices(ex, of_choices, of_slices, "sum_slices");
-  run_wide(
-      ex, {.name = "sum_slices", .reads = {of_slices}, .writes = {of_choices}}, of_choices.dtype(),
-      [=]<class T>() { cpu::sum_slices<T>(of_slices, of_choices); },
+  run_kernel(
+      ex, {.name = "sum_slices", .reads = {of_slices}, .writes = {of_choices}},
+      [=] { cpu::sum_slices(of_slices, of_choices); },
       [=](auto&, auto stream) { cuda::sum_slices(stream, of_slices, of_choices); });
 }
 

@@ -1,9 +1,8 @@
 #include "megalith/ops/expert_load.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/expert_load.h"
-#include "megalith/ops/cuda/expert_load.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/expert_load_kernels.h"
 #include "megalith/ops/step_end.h"
 
 namespace megalith::ops {
@@ -32,29 +31,28 @@ void update_experts(Exec& ex, const UpdateExperts& args) {
   const DType dtype = args.bias ? args.bias.dtype() : args.shares ? args.shares.dtype() : DType::f32;
   if (args.bias) expect_like(args.bias, {experts}, dtype, "update_experts.bias");
   if (args.shares) expect_like(args.shares, {experts}, dtype, "update_experts.shares");
-  run_wide(
+  run_kernel(
       ex,
       {.name = "update_experts", .reads = {args.counts, args.verdict, args.bias}, .writes = {args.bias, args.shares}},
-      dtype, [args]<class T>() { cpu::update_experts<T>(args); },
-      [args](auto&, auto stream) { cuda::update_experts(stream, args); });
+      [args] { cpu::update_experts(args); }, [args](auto&, auto stream) { cuda::update_experts(stream, args); });
 }
 
 void expert_bias_range(Exec& ex, const Tensor& bias, const Tensor& range) {
   const auto [experts] = dims<1>(bias, "expert_bias_range.bias");
   if (experts < 1) throw ShapeError("[expert_bias_range.bias] experts = 0: must be at least 1");
   expect_like(range, {2}, DType::f64, "expert_bias_range.range");
-  run_wide(
-      ex, {.name = "expert_bias_range", .reads = {bias}, .writes = {range}}, bias.dtype(),
-      [=]<class T>() { cpu::expert_bias_range<T>(bias, range); },
+  run_kernel(
+      ex, {.name = "expert_bias_range", .reads = {bias}, .writes = {range}},
+      [=] { cpu::expert_bias_range(bias, range); },
       [=](auto&, auto stream) { cuda::expert_bias_range(stream, bias, range); });
 }
 
 void counts_of_shares(Exec& ex, const Tensor& shares, const Tensor& counts, double total) {
   const auto [experts] = dims<1>(shares, "counts_of_shares.shares");
   expect_like(counts, {1, experts}, DType::i64, "counts_of_shares.counts");
-  run_wide(
-      ex, {.name = "counts_of_shares", .reads = {shares}, .writes = {counts}}, shares.dtype(),
-      [=]<class T>() { cpu::counts_of_shares<T>(shares, counts, total); },
+  run_kernel(
+      ex, {.name = "counts_of_shares", .reads = {shares}, .writes = {counts}},
+      [=] { cpu::counts_of_shares(shares, counts, total); },
       [=](auto&, auto stream) { cuda::counts_of_shares(stream, shares, counts, total); });
 }
 

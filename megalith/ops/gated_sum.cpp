@@ -1,8 +1,7 @@
 #include "megalith/ops/gated_sum.h"
 
-#include "megalith/ops/cpu/gated_sum.h"
-#include "megalith/ops/cuda/gated_sum.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/gated_sum_kernels.h"
 
 namespace megalith::ops {
 
@@ -13,9 +12,9 @@ void gated_sum(Exec& ex, const GatedSum& args) {
   expect_like(args.shared, {tokens, hidden}, dtype, "gated_sum.shared");
   if (args.gate) expect_like(args.gate, {tokens, 1}, statistics_dtype(dtype), "gated_sum.gate");
   expect_like(args.y, {tokens, hidden}, dtype, "gated_sum.y");
-  run_float(
-      ex, {.name = "gated_sum", .reads = {args.routed, args.shared, args.gate}, .writes = {args.y}}, dtype,
-      [args]<class T>() { cpu::gated_sum<T>(args); }, [args](auto&, auto stream) { cuda::gated_sum(stream, args); });
+  run_kernel(
+      ex, {.name = "gated_sum", .reads = {args.routed, args.shared, args.gate}, .writes = {args.y}},
+      [args] { cpu::gated_sum(args); }, [args](auto&, auto stream) { cuda::gated_sum(stream, args); });
 }
 
 void gated_sum_backward(Exec& ex, const GatedSumBackward& args) {
@@ -26,12 +25,12 @@ void gated_sum_backward(Exec& ex, const GatedSumBackward& args) {
   expect_like(args.gate, {tokens, 1}, wide, "gated_sum_backward.gate");
   expect_like(args.d_shared, {tokens, hidden}, dtype, "gated_sum_backward.d_shared");
   expect_like(args.d_gate, {tokens, 1}, wide, "gated_sum_backward.d_gate");
-  run_float(
+  run_kernel(
       ex,
       {.name = "gated_sum_backward",
        .reads = {args.dy, args.shared, args.gate},
        .writes = {args.d_shared, args.d_gate}},
-      dtype, [args]<class T>() { cpu::gated_sum_backward<T>(args); },
+      [args] { cpu::gated_sum_backward(args); },
       [args](auto&, auto stream) { cuda::gated_sum_backward(stream, args); });
 }
 

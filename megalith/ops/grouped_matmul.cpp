@@ -1,9 +1,8 @@
 #include "megalith/ops/grouped_matmul.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/grouped_matmul.h"
-#include "megalith/ops/cuda/grouped_matmul.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/grouped_matmul_kernels.h"
 #include "megalith/tensor/has_cuda.h"
 
 namespace megalith::ops {
@@ -55,11 +54,11 @@ void check_sizes(const GroupedProduct& product, const Names& names) {
 
 void run(Exec& ex, const GroupedProduct& product, const Names& names, const OpInfo& info) {
   check(ex, product, names);
-  run_float(
-      ex, info, product.rows.dtype(),
-      [product, &names]<class T>() {
+  run_kernel(
+      ex, info,
+      [product, &names] {
         check_sizes(product, names);
-        cpu::grouped_matmul<T>(product);
+        cpu::grouped_matmul(product);
       },
       [product, &names](auto& exec, auto stream) {
         check_sizes(product, names);

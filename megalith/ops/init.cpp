@@ -3,10 +3,8 @@
 #include <algorithm>
 
 #include "megalith/base/hash.h"
-#include "megalith/ops/cpu/init.h"
-#include "megalith/ops/cuda/elementwise.h"
-#include "megalith/ops/cuda/init.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/init_kernels.h"
 
 namespace megalith::ops {
 
@@ -30,9 +28,8 @@ void initialise(Exec& ex, const InitialValues& values, const Tensor& to, std::ui
   Shape held = values.slice.local;
   if (held.rank() > 0) held.set(0, std::max(held[0], to.shape().rank() > 0 ? to.shape()[0] : 0));  // padding rows
   expect_like(to, held, statistics_dtype(to.dtype()), "initialise.to");
-  run_wide(
-      ex, {.name = "initialise", .reads = {}, .writes = {to}}, to.dtype(),
-      [&]<class T>() { cpu::initialise<T>(values, to, seed); },
+  run_kernel(
+      ex, {.name = "initialise", .reads = {}, .writes = {to}}, [&] { cpu::initialise(values, to, seed); },
       [&](auto&, auto stream) { cuda::initialise(stream, values, to, seed); });
 }
 

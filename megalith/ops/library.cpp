@@ -1,7 +1,7 @@
 #include "megalith/ops/library.h"
 
-#include "megalith/ops/cpu/matmul.h"
-#include "megalith/ops/cuda/cross_entropy.h"
+#include "megalith/ops/cpu/product.h"
+#include "megalith/ops/cross_entropy_kernels.h"
 #include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gemm.h"

@@ -1,11 +1,10 @@
 #include "megalith/ops/matmul.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/elementwise.h"
-#include "megalith/ops/cpu/matmul.h"
-#include "megalith/ops/cuda/elementwise.h"
 #include "megalith/ops/cuda/gemm.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/matmul_kernels.h"
+#include "megalith/ops/row_parts.h"
 
 namespace megalith::ops {
 namespace {
@@ -40,26 +39,15 @@ void matmul(Exec& ex, const Matmul& args) {
   expect_like(args.b, b_transposed ? Shape{n, k} : Shape{k, n}, dtype, "matmul.b");
   check_options(args, m, n);
   const Tensor parts = args.bias_grad ? column_sum_parts(ex, args.a, cuda::row_parts(args.a.dim(0))) : Tensor();
-  const auto on_cpu = [args, parts]<class T>() {
-    cpu::matmul<T>(args);
-    if (args.bias_grad) cpu::bias_backward<T>(args.a, args.bias_grad, parts);
-  };
-  const auto on_gpu = [args, parts](auto& exec, auto stream) { cuda::matmul(exec, stream, args, parts); };
-  if (args.write == Write::accumulate) {
-    run_float(ex,
-              {.name = "matmul",
-               .reads = {args.a, args.b, args.c, args.bias_grad},
-               .writes = {args.c, args.bias_grad},
-               .scratch = parts},
-              dtype, on_cpu, on_gpu);
-  } else {
-    run_float(ex,
-              {.name = "matmul",
-               .reads = {args.a, args.b, args.bias, args.bias_grad},
-               .writes = {args.c, args.bias_grad},
-               .scratch = parts},
-              dtype, on_cpu, on_gpu);
-  }
+  const Tensor& added = args.write == Write::accumulate ? args.c : args.bias;
+  run_kernel(
+      ex,
+      {.name = "matmul",
+       .reads = {args.a, args.b, added, args.bias_grad},
+       .writes = {args.c, args.bias_grad},
+       .scratch = parts},
+      [args, parts] { cpu::matmul(args, parts); },
+      [args, parts](auto& exec, auto stream) { cuda::matmul(exec, stream, args, parts); });
 }
 
 void matmul_gelu(Exec& ex, const MatmulGelu& args) {
@@ -71,10 +59,9 @@ void matmul_gelu(Exec& ex, const MatmulGelu& args) {
   expect_like(args.bias, {features}, dtype, "matmul_gelu.bias");
   expect_like(args.z, {tokens, features}, dtype, "matmul_gelu.z");
   expect_like(args.y, {tokens, features}, dtype, "matmul_gelu.y");
-  run_float(
-      ex, {.name = "matmul_gelu", .reads = {args.x, args.w, args.bias}, .writes = {args.z, args.y}}, dtype,
-      [args]<class T>() { cpu::matmul_gelu<T>(args); },
-      [args](auto& exec, auto stream) { cuda::matmul_gelu(exec, stream, args); });
+  run_kernel(
+      ex, {.name = "matmul_gelu", .reads = {args.x, args.w, args.bias}, .writes = {args.z, args.y}},
+      [args] { cpu::matmul_gelu(args); }, [args](auto& exec, auto stream) { cuda::matmul_gelu(exec, stream, args); });
 }
 
 void matmul_gelu_backward(Exec& ex, const MatmulGeluBackward& args) {
@@ -87,13 +74,13 @@ void matmul_gelu_backward(Exec& ex, const MatmulGeluBackward& args) {
   expect_like(args.dz, {tokens, features}, dtype, "matmul_gelu_backward.dz");
   expect_like(args.bias_grad, {features}, statistics_dtype(dtype), "matmul_gelu_backward.bias_grad");
   const Tensor parts = column_sum_parts(ex, args.dz, cuda::matmul_gelu_backward_parts(tokens));
-  run_float(
+  run_kernel(
       ex,
       {.name = "matmul_gelu_backward",
        .reads = {args.dy, args.w, args.z, args.bias_grad},
        .writes = {args.dz, args.bias_grad},
        .scratch = parts},
-      dtype, [args, parts]<class T>() { cpu::matmul_gelu_backward<T>(args, parts); },
+      [args, parts] { cpu::matmul_gelu_backward(args, parts); },
       [args, parts](auto& exec, auto stream) { cuda::matmul_gelu_backward(exec, stream, args, parts); });
 }
 

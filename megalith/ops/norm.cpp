@@ -1,10 +1,9 @@
 #include "megalith/ops/norm.h"
 
-#include "megalith/ops/cpu/elementwise.h"
-#include "megalith/ops/cuda/elementwise.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/dropout_check.h"
 #include "megalith/ops/norm_kernels.h"
+#include "megalith/ops/row_parts.h"
 
 namespace megalith::ops {
 namespace {
@@ -70,10 +69,9 @@ void norm_backward(Exec& ex, const NormBackward& args) {
   expect.like(args.gamma_grad, {hidden}, stat_dtype, "gamma_grad");
   if (args.beta_grad) expect.like(args.beta_grad, {hidden}, stat_dtype, "beta_grad");
   if (args.bias_grad) expect.like(args.bias_grad, {hidden}, stat_dtype, "bias_grad");
-  const bool on_cpu = ex.device() == Device::cpu;
-  const Index blocks = on_cpu ? cpu::row_blocks(tokens) : cuda::row_parts(tokens);
-  const Index sums = 1 + (args.beta_grad ? 1 : 0) + (!on_cpu && args.bias_grad ? 1 : 0);
-  const Tensor parts = ex.tensor({blocks, sums, hidden}, stat_dtype);
+  const bool sums_dx = ex.device() == Device::cuda && args.bias_grad;
+  const Index sums = 1 + (args.beta_grad ? 1 : 0) + (sums_dx ? 1 : 0);
+  const Tensor parts = ex.tensor({row_parts(ex, tokens), sums, hidden}, stat_dtype);
   run_kernel(
       ex,
       {.name = "norm_backward",

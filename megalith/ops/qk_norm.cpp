@@ -1,27 +1,12 @@
 #include "megalith/ops/qk_norm.h"
 
-#include "megalith/ops/cpu/elementwise.h"
-#include "megalith/ops/cpu/qk_norm.h"
-#include "megalith/ops/cuda/elementwise.h"
-#include "megalith/ops/cuda/qk_norm.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/qk_norm_kernels.h"
 #include "megalith/ops/qkv_layout.h"
+#include "megalith/ops/row_parts.h"
 
 namespace megalith::ops {
 namespace {
-
-/// `what` is "op.qkv".
-template <class Args>
-QkvLayout expect_layout(const Exec& ex, const Args& args, std::string_view what) {
-  const std::string_view op = what.substr(0, what.find('.'));
-  expect_float(ex, args.qkv, op);
-  expect_heads(args.num_heads, args.num_kv_heads, op);
-  const Index columns = dims<2>(args.qkv, what)[1], heads = args.num_heads + 2 * args.num_kv_heads;
-  if (columns < 1 || columns % heads != 0)
-    throw ShapeError(str("[", what, "] columns = ", columns,
-                         ": must be a positive multiple of num_heads + 2 num_kv_heads = ", heads));
-  return qkv_layout(args);
-}
 
 template <class Args>
 void expect_totals(const Args& args, std::string_view op) {
@@ -31,55 +16,15 @@ void expect_totals(const Args& args, std::string_view op) {
                        args.num_kv_heads));
 }
 
-/// How many parts the sums over rows are cut into.
-Index parts_of(const Exec& ex, Index rows) {
-  return ex.device() == Device::cpu ? cpu::row_blocks(rows) : cuda::row_parts(rows);
-}
-
 }  // namespace
-
-void qk_head_norm(Exec& ex, const QkHeadNorm& args) {
-  const QkvLayout layout = expect_layout(ex, args, "qk_head_norm.qkv");
-  const DType dtype = args.qkv.dtype();
-  expect_like(args.gamma_q, {layout.head_dim}, dtype, "qk_head_norm.gamma_q");
-  expect_like(args.gamma_k, {layout.head_dim}, dtype, "qk_head_norm.gamma_k");
-  expect_like(args.out, args.qkv.shape(), dtype, "qk_head_norm.out");
-  expect_like(args.rstd, {layout.rows, layout.normed()}, statistics_dtype(dtype), "qk_head_norm.rstd");
-  run_float(
-      ex, {.name = "qk_head_norm", .reads = {args.qkv, args.gamma_q, args.gamma_k}, .writes = {args.out, args.rstd}},
-      dtype, [args]<class T>() { cpu::qk_head_norm<T>(args); },
-      [args](auto&, auto stream) { cuda::qk_head_norm(stream, args); });
-}
-
-void qk_head_norm_backward(Exec& ex, const QkHeadNormBackward& args) {
-  const QkvLayout layout = expect_layout(ex, args, "qk_head_norm_backward.qkv");
-  const DType dtype = args.qkv.dtype(), stat_dtype = statistics_dtype(dtype);
-  expect_like(args.dout, args.qkv.shape(), dtype, "qk_head_norm_backward.dout");
-  expect_like(args.gamma_q, {layout.head_dim}, dtype, "qk_head_norm_backward.gamma_q");
-  expect_like(args.gamma_k, {layout.head_dim}, dtype, "qk_head_norm_backward.gamma_k");
-  expect_like(args.rstd, {layout.rows, layout.normed()}, stat_dtype, "qk_head_norm_backward.rstd");
-  expect_like(args.dqkv, args.qkv.shape(), dtype, "qk_head_norm_backward.dqkv");
-  expect_like(args.gamma_q_grad, {layout.head_dim}, stat_dtype, "qk_head_norm_backward.gamma_q_grad");
-  expect_like(args.gamma_k_grad, {layout.head_dim}, stat_dtype, "qk_head_norm_backward.gamma_k_grad");
-  const Tensor parts = ex.tensor({parts_of(ex, layout.rows), 2, layout.head_dim}, stat_dtype);
-  run_float(
-      ex,
-      {.name = "qk_head_norm_backward",
-       .reads = {args.dout, args.qkv, args.gamma_q, args.gamma_k, args.rstd, args.gamma_q_grad, args.gamma_k_grad},
-       .writes = {args.dqkv, args.gamma_q_grad, args.gamma_k_grad},
-       .scratch = parts},
-      dtype, [args, parts]<class T>() { cpu::qk_head_norm_backward<T>(args, parts); },
-      [args, parts](auto&, auto stream) { cuda::qk_head_norm_backward(stream, args, parts); });
-}
 
 void qk_square_sums(Exec& ex, const QkSquareSums& args) {
   const QkvLayout layout = expect_layout(ex, args, "qk_square_sums.qkv");
   const DType dtype = args.qkv.dtype();
   expect_like(args.square_sums, {layout.rows, 2}, statistics_dtype(dtype), "qk_square_sums.square_sums");
-  run_float(
-      ex, {.name = "qk_square_sums", .reads = {args.qkv}, .writes = {args.square_sums}}, dtype,
-      [args]<class T>() { cpu::qk_square_sums<T>(args); },
-      [args](auto&, auto stream) { cuda::qk_square_sums(stream, args); });
+  run_kernel(
+      ex, {.name = "qk_square_sums", .reads = {args.qkv}, .writes = {args.square_sums}},
+      [args] { cpu::qk_square_sums(args); }, [args](auto&, auto stream) { cuda::qk_square_sums(stream, args); });
 }
 
 void qk_norm(Exec& ex, const QkNorm& args) {
@@ -90,9 +35,9 @@ void qk_norm(Exec& ex, const QkNorm& args) {
   expect_like(args.gamma_q, {layout.num_heads() * layout.head_dim}, dtype, "qk_norm.gamma_q");
   expect_like(args.gamma_k, {layout.num_kv_heads * layout.head_dim}, dtype, "qk_norm.gamma_k");
   expect_like(args.out, args.qkv.shape(), dtype, "qk_norm.out");
-  run_float(
+  run_kernel(
       ex, {.name = "qk_norm", .reads = {args.qkv, args.square_sums, args.gamma_q, args.gamma_k}, .writes = {args.out}},
-      dtype, [args]<class T>() { cpu::qk_norm<T>(args); }, [args](auto&, auto stream) { cuda::qk_norm(stream, args); });
+      [args] { cpu::qk_norm(args); }, [args](auto&, auto stream) { cuda::qk_norm(stream, args); });
 }
 
 void qk_norm_backward_sums(Exec& ex, const QkNormBackwardSums& args) {
@@ -104,12 +49,12 @@ void qk_norm_backward_sums(Exec& ex, const QkNormBackwardSums& args) {
   expect_like(args.gamma_q, {layout.num_heads() * layout.head_dim}, dtype, "qk_norm_backward_sums.gamma_q");
   expect_like(args.gamma_k, {layout.num_kv_heads * layout.head_dim}, dtype, "qk_norm_backward_sums.gamma_k");
   expect_like(args.g_xhat_sums, {layout.rows, 2}, stat_dtype, "qk_norm_backward_sums.g_xhat_sums");
-  run_float(
+  run_kernel(
       ex,
       {.name = "qk_norm_backward_sums",
        .reads = {args.dout, args.qkv, args.square_sums, args.gamma_q, args.gamma_k},
        .writes = {args.g_xhat_sums}},
-      dtype, [args]<class T>() { cpu::qk_norm_backward_sums<T>(args); },
+      [args] { cpu::qk_norm_backward_sums(args); },
       [args](auto&, auto stream) { cuda::qk_norm_backward_sums(stream, args); });
 }
 
@@ -126,15 +71,15 @@ void qk_norm_backward(Exec& ex, const QkNormBackward& args) {
   expect_like(args.dqkv, args.qkv.shape(), dtype, "qk_norm_backward.dqkv");
   expect_like(args.gamma_q_grad, {q_columns}, stat_dtype, "qk_norm_backward.gamma_q_grad");
   expect_like(args.gamma_k_grad, {k_columns}, stat_dtype, "qk_norm_backward.gamma_k_grad");
-  const Tensor parts = ex.tensor({parts_of(ex, layout.rows), q_columns + k_columns}, stat_dtype);
-  run_float(
+  const Tensor parts = ex.tensor({row_parts(ex, layout.rows), q_columns + k_columns}, stat_dtype);
+  run_kernel(
       ex,
       {.name = "qk_norm_backward",
        .reads = {args.dout, args.qkv, args.square_sums, args.g_xhat_sums, args.gamma_q, args.gamma_k, args.gamma_q_grad,
                  args.gamma_k_grad},
        .writes = {args.dqkv, args.gamma_q_grad, args.gamma_k_grad},
        .scratch = parts},
-      dtype, [args, parts]<class T>() { cpu::qk_norm_backward<T>(args, parts); },
+      [args, parts] { cpu::qk_norm_backward(args, parts); },
       [args, parts](auto&, auto stream) { cuda::qk_norm_backward(stream, args, parts); });
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 #include "megalith/base/str.h"
-#include "megalith/tensor/tensor.h"
+#include "megalith/ops/dispatch.h"
 
 namespace megalith::ops {
 
@@ -34,6 +34,19 @@ QkvLayout qkv_layout(const Args& args) {
           .num_kv_heads = args.num_kv_heads,
           .q_per_kv = args.num_heads / args.num_kv_heads,
           .head_dim = args.qkv.dim(1) / (args.num_heads + 2 * args.num_kv_heads)};
+}
+
+/// `what` is "op.qkv".
+template <class Args>
+QkvLayout expect_layout(const Exec& ex, const Args& args, std::string_view what) {
+  const std::string_view op = what.substr(0, what.find('.'));
+  expect_float(ex, args.qkv, op);
+  expect_heads(args.num_heads, args.num_kv_heads, op);
+  const Index columns = dims<2>(args.qkv, what)[1], heads = args.num_heads + 2 * args.num_kv_heads;
+  if (columns < 1 || columns % heads != 0)
+    throw ShapeError(str("[", what, "] columns = ", columns,
+                         ": must be a positive multiple of num_heads + 2 num_kv_heads = ", heads));
+  return qkv_layout(args);
 }
 
 }  // namespace megalith::ops

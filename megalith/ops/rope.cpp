@@ -4,10 +4,9 @@
 #include <limits>
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/rope.h"
-#include "megalith/ops/cuda/rope.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/qkv_layout.h"
+#include "megalith/ops/rope_kernels.h"
 
 namespace megalith::ops {
 namespace {
@@ -49,9 +48,8 @@ void rope_table(Exec& ex, const RopeFrequencies& frequencies, const Tensor& tabl
   check_frequencies(frequencies);
   const Index positions = dims<3>(table, "rope_table.table")[0];
   expect_shape(table, {positions, 2, frequencies.head_dim / 2}, "rope_table.table");
-  run_wide(
-      ex, {.name = "rope_table", .reads = {}, .writes = {table}}, table.dtype(),
-      [=]<class T>() { cpu::rope_table<T>(frequencies, table); },
+  run_kernel(
+      ex, {.name = "rope_table", .reads = {}, .writes = {table}}, [=] { cpu::rope_table(frequencies, table); },
       [=](auto&, auto stream) { cuda::rope_table(stream, frequencies, table); });
 }
 
@@ -67,9 +65,9 @@ void rope(Exec& ex, const Rope& args) {
     expect_like(args.positions, {tokens}, DType::i32, "rope.positions");
   else
     expect_positions(args, tokens, positions);
-  run_float(
-      ex, {.name = "rope", .reads = {args.qkv, args.table, args.positions}, .writes = {args.qkv}}, dtype,
-      [args]<class T>() { cpu::rope<T>(args); }, [args](auto&, auto stream) { cuda::rope(stream, args); });
+  run_kernel(
+      ex, {.name = "rope", .reads = {args.qkv, args.table, args.positions}, .writes = {args.qkv}},
+      [args] { cpu::rope(args); }, [args](auto&, auto stream) { cuda::rope(stream, args); });
 }
 
 }  // namespace megalith::ops

@@ -1,9 +1,8 @@
 #include "megalith/ops/router.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/router.h"
-#include "megalith/ops/cuda/router.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/router_kernels.h"
 
 namespace megalith::ops {
 namespace {
@@ -45,13 +44,12 @@ void router_forward(Exec& ex, const RouterForward& args) {
   expect_like(args.counts, {runs, experts}, DType::i64, "router.counts");
   check_runs(args.runs, tokens, runs, "router.counts");
   const bool given = args.choice == RouterChoice::given;
-  run_wide(
+  run_kernel(
       ex,
       {.name = "router",
        .reads = {args.logits, args.bias, given ? args.experts : Tensor()},
        .writes = {args.probabilities, given ? Tensor() : args.experts, args.weights, args.counts}},
-      dtype, [args]<class T>() { cpu::router_forward<T>(args); },
-      [args](auto&, auto stream) { cuda::router_forward(stream, args); });
+      [args] { cpu::router_forward(args); }, [args](auto&, auto stream) { cuda::router_forward(stream, args); });
 }
 
 void router_backward(Exec& ex, const RouterBackward& args) {
@@ -65,13 +63,12 @@ void router_backward(Exec& ex, const RouterBackward& args) {
   if (args.d_probabilities)
     expect_like(args.d_probabilities, {tokens, experts}, dtype, "router_backward.d_probabilities");
   expect_like(args.d_logits, {tokens, experts}, dtype, "router_backward.d_logits");
-  run_wide(
+  run_kernel(
       ex,
       {.name = "router_backward",
        .reads = {args.logits, args.probabilities, args.experts, args.d_weights, args.d_probabilities},
        .writes = {args.d_logits}},
-      dtype, [args]<class T>() { cpu::router_backward<T>(args); },
-      [args](auto&, auto stream) { cuda::router_backward(stream, args); });
+      [args] { cpu::router_backward(args); }, [args](auto&, auto stream) { cuda::router_backward(stream, args); });
 }
 
 void check_runs(const TokenRuns& runs, Index tokens, Index count, std::string_view what) {

@@ -1,9 +1,8 @@
 #include "megalith/ops/router_losses.h"
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/router_losses.h"
-#include "megalith/ops/cuda/router_losses.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/router_losses_kernels.h"
 #include "megalith/runtime/step_state.h"
 
 namespace megalith::ops {
@@ -31,9 +30,9 @@ void sum_probabilities(Exec& ex, const SumProbabilities& args) {
   expect_like(args.sums, {runs, experts}, dtype, "sum_probabilities.sums");
   check_runs(args.runs, tokens, runs, "sum_probabilities.sums");
   const Tensor parts = ex.tensor({runs, run_parts(args.runs, tokens), experts}, dtype);
-  run_wide(
-      ex, {.name = "sum_probabilities", .reads = {args.probabilities}, .writes = {args.sums}, .scratch = parts}, dtype,
-      [args, parts]<class T>() { cpu::sum_probabilities<T>(args, parts); },
+  run_kernel(
+      ex, {.name = "sum_probabilities", .reads = {args.probabilities}, .writes = {args.sums}, .scratch = parts},
+      [args, parts] { cpu::sum_probabilities(args, parts); },
       [args, parts](auto&, auto stream) { cuda::sum_probabilities(stream, args, parts); });
 }
 
@@ -43,9 +42,9 @@ void load_loss(Exec& ex, const LoadLoss& args) {
   expect_like(args.counts, {runs, experts}, DType::i64, "load_loss.counts");
   expect_like(args.loss, {1}, DType::f64, "load_loss.loss");
   check_factors(args.factors, "load_loss");
-  run_wide(
-      ex, {.name = "load_loss", .reads = {args.counts, args.sums, args.loss}, .writes = {args.loss}}, args.sums.dtype(),
-      [args]<class T>() { cpu::load_loss<T>(args); }, [args](auto&, auto stream) { cuda::load_loss(stream, args); });
+  run_kernel(
+      ex, {.name = "load_loss", .reads = {args.counts, args.sums, args.loss}, .writes = {args.loss}},
+      [args] { cpu::load_loss(args); }, [args](auto&, auto stream) { cuda::load_loss(stream, args); });
 }
 
 void load_loss_backward(Exec& ex, const LoadLossBackward& args) {
@@ -58,12 +57,12 @@ void load_loss_backward(Exec& ex, const LoadLossBackward& args) {
   expect_like(args.d_probabilities, {tokens, experts}, dtype, "load_loss_backward.d_probabilities");
   check_factors(args.factors, "load_loss_backward");
   check_runs(args.runs, tokens, runs, "load_loss_backward.counts");
-  run_wide(
+  run_kernel(
       ex,
       {.name = "load_loss_backward",
        .reads = {args.counts, args.probabilities, args.step_state},
        .writes = {args.d_probabilities}},
-      dtype, [args]<class T>() { cpu::load_loss_backward<T>(args); },
+      [args] { cpu::load_loss_backward(args); },
       [args](auto&, auto stream) { cuda::load_loss_backward(stream, args); });
 }
 
@@ -72,9 +71,9 @@ void z_loss(Exec& ex, const ZLoss& args) {
   const Index tokens = dims<2>(args.logits, "z_loss.logits")[0];
   expect_like(args.loss, {1}, DType::f64, "z_loss.loss");
   const Tensor squares = ex.tensor({tokens}, args.logits.dtype());
-  run_wide(
+  run_kernel(
       ex, {.name = "z_loss", .reads = {args.logits, args.loss}, .writes = {args.loss}, .scratch = squares},
-      args.logits.dtype(), [args, squares]<class T>() { cpu::z_loss<T>(args, squares); },
+      [args, squares] { cpu::z_loss(args, squares); },
       [args, squares](auto&, auto stream) { cuda::z_loss(stream, args, squares); });
 }
 
@@ -83,11 +82,10 @@ void z_loss_backward(Exec& ex, const ZLossBackward& args) {
   const auto [tokens, experts] = dims<2>(args.logits, "z_loss_backward.logits");
   expect_like(args.step_state, {Index{sizeof(StepState)}}, DType::u8, "z_loss_backward.step_state");
   expect_like(args.d_logits, {tokens, experts}, args.logits.dtype(), "z_loss_backward.d_logits");
-  run_wide(
+  run_kernel(
       ex,
       {.name = "z_loss_backward", .reads = {args.logits, args.step_state, args.d_logits}, .writes = {args.d_logits}},
-      args.logits.dtype(), [args]<class T>() { cpu::z_loss_backward<T>(args); },
-      [args](auto&, auto stream) { cuda::z_loss_backward(stream, args); });
+      [args] { cpu::z_loss_backward(args); }, [args](auto&, auto stream) { cuda::z_loss_backward(stream, args); });
 }
 
 }  // namespace megalith::ops

@@ -3,9 +3,8 @@
 #include <limits>
 
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/rows.h"
-#include "megalith/ops/cuda/rows.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/rows_kernels.h"
 
 namespace megalith::ops {
 namespace {
@@ -56,10 +55,9 @@ void permute_rows(Exec& ex, const PermuteRows& args) {
   expect_choices(tokens, args.top_k, "permute_rows");
   expect_dtype(args.pair_of, DType::i32, "permute_rows.pair_of");
   expect_like(args.rows, {rows, hidden}, dtype, "permute_rows.rows");
-  run_float(
-      ex, {.name = "permute_rows", .reads = {args.x, args.pair_of}, .writes = {args.rows}}, dtype,
-      [args]<class T>() { cpu::permute_rows<T>(args); },
-      [args](auto&, auto stream) { cuda::permute_rows(stream, args); });
+  run_kernel(
+      ex, {.name = "permute_rows", .reads = {args.x, args.pair_of}, .writes = {args.rows}},
+      [args] { cpu::permute_rows(args); }, [args](auto&, auto stream) { cuda::permute_rows(stream, args); });
 }
 
 void sum_rows(Exec& ex, const SumRows& args) {
@@ -71,9 +69,9 @@ void sum_rows(Exec& ex, const SumRows& args) {
   expect_dtype(args.row_of, DType::i32, "sum_rows.row_of");
   if (args.weights) expect_like(args.weights, {tokens, top_k}, statistics_dtype(dtype), "sum_rows.weights");
   expect_like(args.y, {tokens, hidden}, dtype, "sum_rows.y");
-  run_float(
-      ex, {.name = "sum_rows", .reads = {args.rows, args.row_of, args.weights}, .writes = {args.y}}, dtype,
-      [args]<class T>() { cpu::sum_rows<T>(args); }, [args](auto&, auto stream) { cuda::sum_rows(stream, args); });
+  run_kernel(
+      ex, {.name = "sum_rows", .reads = {args.rows, args.row_of, args.weights}, .writes = {args.y}},
+      [args] { cpu::sum_rows(args); }, [args](auto&, auto stream) { cuda::sum_rows(stream, args); });
 }
 
 void sum_rows_backward(Exec& ex, const SumRowsBackward& args) {
@@ -93,13 +91,12 @@ void sum_rows_backward(Exec& ex, const SumRowsBackward& args) {
     expect_like(args.rows, {rows, hidden}, dtype, "sum_rows_backward.rows");
     expect_like(args.d_weights, {tokens, top_k}, wide, "sum_rows_backward.d_weights");
   }
-  run_float(
+  run_kernel(
       ex,
       {.name = "sum_rows_backward",
        .reads = {args.dy, args.rows, args.row_of, args.pair_of, args.weights},
        .writes = {args.d_rows, args.d_weights}},
-      dtype, [args]<class T>() { cpu::sum_rows_backward<T>(args); },
-      [args](auto&, auto stream) { cuda::sum_rows_backward(stream, args); });
+      [args] { cpu::sum_rows_backward(args); }, [args](auto&, auto stream) { cuda::sum_rows_backward(stream, args); });
 }
 
 }  // namespace megalith::ops

@@ -1,8 +1,7 @@
 #include "megalith/ops/step_end.h"
 
-#include "megalith/ops/cpu/step_end.h"
-#include "megalith/ops/cuda/step_end.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/step_end_kernels.h"
 #include "megalith/runtime/step_state.h"
 
 namespace megalith::ops {

@@ -1,8 +1,7 @@
 #include "megalith/ops/swiglu.h"
 
-#include "megalith/ops/cpu/swiglu.h"
-#include "megalith/ops/cuda/swiglu.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/swiglu_kernels.h"
 
 namespace megalith::ops {
 
@@ -12,9 +11,9 @@ void swiglu(Exec& ex, const Swiglu& args) {
   const DType dtype = args.gate_up.dtype();
   expect_like(args.gate_up, {tokens, 2 * units}, dtype, "swiglu.gate_up");
   expect_like(args.y, {tokens, units}, dtype, "swiglu.y");
-  run_float(
-      ex, {.name = "swiglu", .reads = {args.gate_up}, .writes = {args.y}}, dtype,
-      [args]<class T>() { cpu::swiglu<T>(args); }, [args](auto&, auto stream) { cuda::swiglu(stream, args); });
+  run_kernel(
+      ex, {.name = "swiglu", .reads = {args.gate_up}, .writes = {args.y}}, [args] { cpu::swiglu(args); },
+      [args](auto&, auto stream) { cuda::swiglu(stream, args); });
 }
 
 void swiglu_backward(Exec& ex, const SwigluBackward& args) {
@@ -24,10 +23,9 @@ void swiglu_backward(Exec& ex, const SwigluBackward& args) {
   expect_like(args.gate_up, {tokens, 2 * units}, dtype, "swiglu_backward.gate_up");
   expect_like(args.dy, {tokens, units}, dtype, "swiglu_backward.dy");
   expect_like(args.dgate_up, {tokens, 2 * units}, dtype, "swiglu_backward.dgate_up");
-  run_float(
-      ex, {.name = "swiglu_backward", .reads = {args.gate_up, args.dy}, .writes = {args.dgate_up}}, dtype,
-      [args]<class T>() { cpu::swiglu_backward<T>(args); },
-      [args](auto&, auto stream) { cuda::swiglu_backward(stream, args); });
+  run_kernel(
+      ex, {.name = "swiglu_backward", .reads = {args.gate_up, args.dy}, .writes = {args.dgate_up}},
+      [args] { cpu::swiglu_backward(args); }, [args](auto&, auto stream) { cuda::swiglu_backward(stream, args); });
 }
 
 }  // namespace megalith::ops

@@ -7,6 +7,7 @@
 #include "megalith/ops/cross_entropy.h"
 #include "megalith/ops/library.h"
 #include "megalith/ops/norm.h"
+#include "megalith/ops/qk_head_norm.h"
 #include "megalith/ops/qk_norm.h"
 #include "megalith/tensor/cuda/device.h"
 #include "megalith/tensor/stream_budget.h"

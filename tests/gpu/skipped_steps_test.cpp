@@ -1,6 +1,6 @@
 #include "tests/train/skipped_steps.h"
 
-#include "megalith/ops/cuda/elementwise.h"
+#include "megalith/ops/elementwise_kernels.h"
 
 #include "tests/comm/gpu_ranks.h"
 #include "tests/comm/wrapped_world.h"

@@ -7,6 +7,7 @@
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/norm.h"
+#include "megalith/ops/qk_head_norm.h"
 #include "megalith/ops/qk_norm.h"
 #include "megalith/ops/rope.h"
 #include "megalith/ops/swiglu.h"

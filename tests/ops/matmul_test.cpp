@@ -1,6 +1,6 @@
 #include "megalith/ops/matmul.h"
 
-#include "megalith/ops/cpu/matmul.h"
+#include "megalith/ops/cpu/product.h"
 
 #include "tests/ops/op_test.h"
 

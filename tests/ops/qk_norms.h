@@ -1,4 +1,5 @@
 #pragma once
+#include "megalith/ops/qk_head_norm.h"
 #include "megalith/ops/qk_norm.h"
 
 #include "tests/ops/op_test.h"

@@ -1,32 +1,32 @@
-#include "megalith/ops/cpu/argmax.h"
-
 #include <algorithm>
 #include <limits>
 
+#include "megalith/ops/argmax_kernels.h"
 #include "megalith/ops/cpu/parallel.h"
 
 namespace megalith::ops::cpu {
 
-template <class T>
 void argmax(const Argmax& args) {
-  const Index rows = args.logits.dim(0), held = args.logits.dim(1);
-  const Index real = std::clamp<Index>(args.vocab_size - args.first_id, 0, held);
-  const T* logits = args.logits.data<T>();
-  double* best = args.best.data<double>();
-  parallel_rows(rows, held, [&](Index begin, Index count) {
-    for (Index t = begin; t < begin + count; ++t) {
-      double most = -std::numeric_limits<double>::infinity();
-      Index id = -1;
-      for (Index v = 0; v < real; ++v) {
-        const auto z = converted<double>(logits[t * held + v]);
-        if (z > most || (id < 0 && z == most)) {
-          most = z;
-          id = args.first_id + v;
+  dispatch_float(args.logits.dtype(), "argmax", [&]<class T>() {
+    const Index rows = args.logits.dim(0), held = args.logits.dim(1);
+    const Index real = std::clamp<Index>(args.vocab_size - args.first_id, 0, held);
+    const T* logits = args.logits.data<T>();
+    double* best = args.best.data<double>();
+    parallel_rows(rows, held, [&](Index begin, Index count) {
+      for (Index t = begin; t < begin + count; ++t) {
+        double most = -std::numeric_limits<double>::infinity();
+        Index id = -1;
+        for (Index v = 0; v < real; ++v) {
+          const auto z = converted<double>(logits[t * held + v]);
+          if (z > most || (id < 0 && z == most)) {
+            most = z;
+            id = args.first_id + v;
+          }
         }
+        best[2 * t] = most;
+        best[2 * t + 1] = static_cast<double>(id);
       }
-      best[2 * t] = most;
-      best[2 * t + 1] = static_cast<double>(id);
-    }
+    });
   });
 }
 
@@ -43,12 +43,5 @@ void argmax_of_shards(const ArgmaxOfShards& args) {
     ids[t] = static_cast<std::int32_t>(most[1]);
   }
 }
-
-#define MEGALITH_INSTANTIATE(T) template void argmax<T>(const Argmax& args)
-MEGALITH_INSTANTIATE(float);
-MEGALITH_INSTANTIATE(double);
-MEGALITH_INSTANTIATE(bfloat16);
-MEGALITH_INSTANTIATE(float16);
-#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

@@ -1,14 +1,15 @@
-#include "megalith/ops/cpu/attention.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
-#include "megalith/ops/cpu/elementwise.h"
-#include "megalith/ops/cpu/init.h"
-#include "megalith/ops/cpu/matmul.h"
+#include "megalith/ops/attention_kernels.h"
+#include "megalith/ops/cpu/dropout.h"
+#include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/cpu/product.h"
+#include "megalith/ops/init_kernels.h"
+#include "megalith/ops/matmul_kernels.h"
 #include "megalith/tensor/memory.h"
 
 // A head is walked in tiles of kQueries x kKeys scores, which live on the stack (64 KiB each in f32). Tiles above the
@@ -277,43 +278,36 @@ Index attention_backward_scratch_bytes(const AttentionBackward& args) {
   return is_16_bit(args.qkv) ? 2 * Widened::wide_bytes(args.qkv) + 2 * Widened::wide_bytes(args.out) : 0;
 }
 
-template <class T>
 void attention_forward(const AttentionForward& args, const Tensor& scratch) {
-  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
-    forward_heads<T>(args);
-  } else {
-    Widened widened(scratch);
-    AttentionForward wide = args;
-    wide.qkv = widened.copy(args.qkv);
-    wide.out = widened.space(args.out);
-    forward_heads<float>(wide);
-    cast(wide.out, args.out);
-  }
+  dispatch_float(args.qkv.dtype(), "attention_forward", [&]<class T>() {
+    if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+      forward_heads<T>(args);
+    } else {
+      Widened widened(scratch);
+      AttentionForward wide = args;
+      wide.qkv = widened.copy(args.qkv);
+      wide.out = widened.space(args.out);
+      forward_heads<float>(wide);
+      cast(wide.out, args.out);
+    }
+  });
 }
 
-template <class T>
 void attention_backward(const AttentionBackward& args, const Tensor& scratch) {
-  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
-    backward_heads<T>(args);
-  } else {
-    Widened widened(scratch);
-    AttentionBackward wide = args;
-    wide.qkv = widened.copy(args.qkv);
-    wide.out = widened.copy(args.out);
-    wide.dout = widened.copy(args.dout);
-    wide.dqkv = widened.space(args.dqkv);
-    backward_heads<float>(wide);
-    cast(wide.dqkv, args.dqkv);
-  }
+  dispatch_float(args.qkv.dtype(), "attention_backward", [&]<class T>() {
+    if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+      backward_heads<T>(args);
+    } else {
+      Widened widened(scratch);
+      AttentionBackward wide = args;
+      wide.qkv = widened.copy(args.qkv);
+      wide.out = widened.copy(args.out);
+      wide.dout = widened.copy(args.dout);
+      wide.dqkv = widened.space(args.dqkv);
+      backward_heads<float>(wide);
+      cast(wide.dqkv, args.dqkv);
+    }
+  });
 }
-
-#define MEGALITH_INSTANTIATE(T)                                                            \
-  template void attention_forward<T>(const AttentionForward& args, const Tensor& scratch); \
-  template void attention_backward<T>(const AttentionBackward& args, const Tensor& scratch)
-MEGALITH_INSTANTIATE(float);
-MEGALITH_INSTANTIATE(double);
-MEGALITH_INSTANTIATE(bfloat16);
-MEGALITH_INSTANTIATE(float16);
-#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

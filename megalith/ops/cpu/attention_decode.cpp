@@ -1,5 +1,3 @@
-#include "megalith/ops/cpu/attention_decode.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,6 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/ops/attention_decode_kernels.h"
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
 #include "megalith/ops/qkv_layout.h"
@@ -111,45 +110,38 @@ void attend(const AttentionDecode& args, const CachePlaces<AttentionDecode>& at,
 
 }  // namespace
 
-template <class T>
 void cache_append(const CacheAppend& args) {
-  const CachePlaces at(args);
-  const QkvLayout& heads = at.heads;
-  const T* qkv = args.qkv.data<T>();
-  parallel_rows(heads.rows, heads.columns(), [&](Index begin, Index count) {
-    for (Index row = begin; row < begin + count; ++row) {
-      const Index position = at.position(row);
-      for (Index g = 0; g < heads.num_kv_heads; ++g) {
-        const T* k = qkv + at.group(row, g) + heads.q_per_kv * heads.head_dim;
-        const Index to = at.cached(row, g) + position * heads.head_dim;
-        std::copy_n(k, heads.head_dim, args.keys.data<T>() + to);
-        std::copy_n(k + heads.head_dim, heads.head_dim, args.values.data<T>() + to);
+  dispatch_float(args.qkv.dtype(), "cache_append", [&]<class T>() {
+    const CachePlaces at(args);
+    const QkvLayout& heads = at.heads;
+    const T* qkv = args.qkv.data<T>();
+    parallel_rows(heads.rows, heads.columns(), [&](Index begin, Index count) {
+      for (Index row = begin; row < begin + count; ++row) {
+        const Index position = at.position(row);
+        for (Index g = 0; g < heads.num_kv_heads; ++g) {
+          const T* k = qkv + at.group(row, g) + heads.q_per_kv * heads.head_dim;
+          const Index to = at.cached(row, g) + position * heads.head_dim;
+          std::copy_n(k, heads.head_dim, args.keys.data<T>() + to);
+          std::copy_n(k + heads.head_dim, heads.head_dim, args.values.data<T>() + to);
+        }
       }
-    }
+    });
   });
 }
 
 /// One task per (token, group, kHeads of its q heads).
-template <class T>
 void attention_decode(const AttentionDecode& args) {
-  const CachePlaces at(args);
-  const QkvLayout& heads = at.heads;
-  const Index parts = ceil_div(heads.q_per_kv, kHeads), groups = heads.num_kv_heads * parts;
-  Index visible = 0;
-  for (Index row = 0; row < heads.rows; ++row) visible += at.position(row) + 1;
-  parallel_for(heads.rows * groups, visible * groups * heads.head_dim, [&](Index i) {
-    const Index first = i % parts * kHeads;
-    attend<T>(args, at, i / groups, i % groups / parts, first, std::min(kHeads, heads.q_per_kv - first));
+  dispatch_float(args.qkv.dtype(), "attention_decode", [&]<class T>() {
+    const CachePlaces at(args);
+    const QkvLayout& heads = at.heads;
+    const Index parts = ceil_div(heads.q_per_kv, kHeads), groups = heads.num_kv_heads * parts;
+    Index visible = 0;
+    for (Index row = 0; row < heads.rows; ++row) visible += at.position(row) + 1;
+    parallel_for(heads.rows * groups, visible * groups * heads.head_dim, [&](Index i) {
+      const Index first = i % parts * kHeads;
+      attend<T>(args, at, i / groups, i % groups / parts, first, std::min(kHeads, heads.q_per_kv - first));
+    });
   });
 }
-
-#define MEGALITH_INSTANTIATE(T)                           \
-  template void cache_append<T>(const CacheAppend& args); \
-  template void attention_decode<T>(const AttentionDecode& args)
-MEGALITH_INSTANTIATE(float);
-MEGALITH_INSTANTIATE(double);
-MEGALITH_INSTANTIATE(bfloat16);
-MEGALITH_INSTANTIATE(float16);
-#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

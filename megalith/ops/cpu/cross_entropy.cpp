@@ -1,5 +1,3 @@
-#include "megalith/ops/cpu/cross_entropy.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/cross_entropy_kernels.h"
 #include "megalith/runtime/step_state.h"
 
 namespace megalith::ops::cpu {
@@ -27,13 +26,14 @@ Index held_column(std::int32_t target, Index first_id, Index held) {
 
 }  // namespace
 
-template <class T>
 void logits_max(const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size) {
-  const Index held = logits.dim(1), real = real_columns(held, first_id, vocab_size);
-  const T* z = logits.data<T>();
-  auto* max = row_max.data<Arithmetic<T>>();
-  parallel_rows(logits.dim(0), held, [&](Index begin, Index count) {
-    for (Index t = begin; t < begin + count; ++t) max[t] = kernels<T>().softmax.row_max(z + t * held, real);
+  dispatch_float(logits.dtype(), "logits_max", [&]<class T>() {
+    const Index held = logits.dim(1), real = real_columns(held, first_id, vocab_size);
+    const T* z = logits.data<T>();
+    auto* max = row_max.data<Arithmetic<T>>();
+    parallel_rows(logits.dim(0), held, [&](Index begin, Index count) {
+      for (Index t = begin; t < begin + count; ++t) max[t] = kernels<T>().softmax.row_max(z + t * held, real);
+    });
   });
 }
 
@@ -91,42 +91,45 @@ void gradient_rows(const LogitsBackward& args, const Probabilities& probabilitie
 
 }  // namespace
 
-template <class T>
 void logits_sum_exp(const LogitsSumExp& args) {
-  const Index held = args.logits.dim(1), real = real_columns(held, args.first_id, args.vocab_size);
-  sum_rows<T>(args, [&](T* row, Arithmetic<T> max) {
-    std::fill_n(row + real, held - real, T{});
-    return kernels<T>().softmax.exp_sum(row, real, max);
+  dispatch_float(args.logits.dtype(), "logits_sum_exp", [&]<class T>() {
+    const Index held = args.logits.dim(1), real = real_columns(held, args.first_id, args.vocab_size);
+    sum_rows<T>(args, [&](T* row, Arithmetic<T> max) {
+      std::fill_n(row + real, held - real, T{});
+      return kernels<T>().softmax.exp_sum(row, real, max);
+    });
   });
 }
 
-template <class T>
 void loss_from_sums(const LossFromSums& args) {
-  constexpr Index kBlock = 1024;  // losses of this many tokens are added before they join the sum
-  const Index tokens = args.loss.dim(0);
-  const T *sum = args.sums.data<T>(), *target_logit = sum + tokens;
-  const std::int32_t* targets = args.targets.data<std::int32_t>();
-  T* loss = args.loss.data<T>();
-  for (Index t = 0; t < tokens; ++t) {
-    if (targets[t] >= -1 && targets[t] < args.vocab_size) continue;
-    throw InputError(str("[cross_entropy] targets[", t, "] = ", targets[t], ": must be in [0, ", args.vocab_size,
-                         "), the vocabulary, or -1 for no loss"));
-  }
-  double& total = *args.loss_sum.data<double>();
-  for (Index begin = 0; begin < tokens; begin += kBlock) {
-    double block = 0;
-    for (Index t = begin; t < std::min(begin + kBlock, tokens); ++t) {
-      loss[t] = targets[t] < 0 ? T{0} : std::log(sum[t]) - target_logit[t];
-      block += static_cast<double>(loss[t]);
+  dispatch_wide(args.sums.dtype(), "loss_from_sums", [&]<class T>() {
+    constexpr Index kBlock = 1024;  // losses of this many tokens are added before they join the sum
+    const Index tokens = args.loss.dim(0);
+    const T *sum = args.sums.data<T>(), *target_logit = sum + tokens;
+    const std::int32_t* targets = args.targets.data<std::int32_t>();
+    T* loss = args.loss.data<T>();
+    for (Index t = 0; t < tokens; ++t) {
+      if (targets[t] >= -1 && targets[t] < args.vocab_size) continue;
+      throw InputError(str("[cross_entropy] targets[", t, "] = ", targets[t], ": must be in [0, ", args.vocab_size,
+                           "), the vocabulary, or -1 for no loss"));
     }
-    total += block;
-  }
+    double& total = *args.loss_sum.data<double>();
+    for (Index begin = 0; begin < tokens; begin += kBlock) {
+      double block = 0;
+      for (Index t = begin; t < std::min(begin + kBlock, tokens); ++t) {
+        loss[t] = targets[t] < 0 ? T{0} : std::log(sum[t]) - target_logit[t];
+        block += static_cast<double>(loss[t]);
+      }
+      total += block;
+    }
+  });
 }
 
-template <class T>
 void logits_backward(const LogitsBackward& args) {
-  gradient_rows<T>(args, [held = args.logits.dim(1)](Index, T* row, Arithmetic<T> factor) {
-    kernels<T>().elementwise.scale(row, factor, held);
+  dispatch_float(args.logits.dtype(), "logits_backward", [&]<class T>() {
+    gradient_rows<T>(args, [held = args.logits.dim(1)](Index, T* row, Arithmetic<T> factor) {
+      kernels<T>().elementwise.scale(row, factor, held);
+    });
   });
 }
 
@@ -140,7 +143,7 @@ void cross_entropy_16(const CrossEntropy& args, const Tensor& row_max, const Ten
   const float* max = row_max.data<float>();
   sum_rows<T>({args.logits, row_max, args.targets, sums, 0, args.vocab_size},
               [&](const T* row, float most) { return kernels<T>().softmax.sum_of_exp(row, real, most); });
-  loss_from_sums<float>({sums, args.targets, args.loss, args.loss_sum, args.vocab_size});
+  loss_from_sums({sums, args.targets, args.loss, args.loss_sum, args.vocab_size});
   if (!args.step_state) return;
   gradient_rows<T>({args.logits, sums, args.targets, args.step_state, 0}, [&](Index t, T* row, float factor) {
     kernels<T>().softmax.exp_times(row, real, max[t], factor);
@@ -150,31 +153,19 @@ void cross_entropy_16(const CrossEntropy& args, const Tensor& row_max, const Ten
 
 }  // namespace
 
-template <class T>
 void cross_entropy(const CrossEntropy& args, const Tensor& statistics) {
-  const Index tokens = args.logits.dim(0);
-  const Tensor row_max = statistics.rows(0, 1).reshaped({tokens}), sums = statistics.rows(1, 2);
-  logits_max<T>(args.logits, row_max, 0, args.vocab_size);
-  if constexpr (!std::is_same_v<T, Arithmetic<T>>) {
-    cross_entropy_16<T>(args, row_max, sums);
-  } else {
-    logits_sum_exp<T>({args.logits, row_max, args.targets, sums, 0, args.vocab_size});
-    loss_from_sums<T>({sums, args.targets, args.loss, args.loss_sum, args.vocab_size});
-    if (args.step_state) logits_backward<T>({args.logits, sums, args.targets, args.step_state, 0});
-  }
+  dispatch_float(args.logits.dtype(), "cross_entropy", [&]<class T>() {
+    const Index tokens = args.logits.dim(0);
+    const Tensor row_max = statistics.rows(0, 1).reshaped({tokens}), sums = statistics.rows(1, 2);
+    logits_max(args.logits, row_max, 0, args.vocab_size);
+    if constexpr (!std::is_same_v<T, Arithmetic<T>>) {
+      cross_entropy_16<T>(args, row_max, sums);
+    } else {
+      logits_sum_exp({args.logits, row_max, args.targets, sums, 0, args.vocab_size});
+      loss_from_sums({sums, args.targets, args.loss, args.loss_sum, args.vocab_size});
+      if (args.step_state) logits_backward({args.logits, sums, args.targets, args.step_state, 0});
+    }
+  });
 }
-
-template void loss_from_sums<float>(const LossFromSums& args);
-template void loss_from_sums<double>(const LossFromSums& args);
-#define MEGALITH_INSTANTIATE(T)                                                                               \
-  template void cross_entropy<T>(const CrossEntropy& args, const Tensor& statistics);                         \
-  template void logits_max<T>(const Tensor& logits, const Tensor& row_max, Index first_id, Index vocab_size); \
-  template void logits_sum_exp<T>(const LogitsSumExp& args);                                                  \
-  template void logits_backward<T>(const LogitsBackward& args)
-MEGALITH_INSTANTIATE(float);
-MEGALITH_INSTANTIATE(double);
-MEGALITH_INSTANTIATE(bfloat16);
-MEGALITH_INSTANTIATE(float16);
-#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

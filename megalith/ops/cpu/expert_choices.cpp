@@ -1,9 +1,8 @@
-#include "megalith/ops/cpu/expert_choices.h"
-
 #include <algorithm>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/ops/expert_choices_kernels.h"
 
 namespace megalith::ops::cpu {
 
@@ -19,24 +18,26 @@ void place_choices(const PlaceChoices& args) {
   }
 }
 
-template <class T>
 void repeat_choices(const Tensor& of_choices, const Tensor& of_slices) {
-  const T* from = of_choices.data<T>();
-  T* to = of_slices.data<T>();
-  const Index slices = of_slices.dim(1) / of_choices.dim(1);
-  for (Index pair = 0; pair < of_choices.numel(); ++pair) std::fill_n(to + pair * slices, slices, from[pair]);
+  dispatch_wide(of_choices.dtype(), "repeat_choices", [&]<class T>() {
+    const T* from = of_choices.data<T>();
+    T* to = of_slices.data<T>();
+    const Index slices = of_slices.dim(1) / of_choices.dim(1);
+    for (Index pair = 0; pair < of_choices.numel(); ++pair) std::fill_n(to + pair * slices, slices, from[pair]);
+  });
 }
 
-template <class T>
 void sum_slices(const Tensor& of_slices, const Tensor& of_choices) {
-  const T* from = of_slices.data<T>();
-  T* to = of_choices.data<T>();
-  const Index slices = of_slices.dim(1) / of_choices.dim(1);
-  for (Index pair = 0; pair < of_choices.numel(); ++pair) {
-    T sum = 0;
-    for (Index slice = 0; slice < slices; ++slice) sum += from[pair * slices + slice];
-    to[pair] = sum;
-  }
+  dispatch_wide(of_choices.dtype(), "sum_slices", [&]<class T>() {
+    const T* from = of_slices.data<T>();
+    T* to = of_choices.data<T>();
+    const Index slices = of_slices.dim(1) / of_choices.dim(1);
+    for (Index pair = 0; pair < of_choices.numel(); ++pair) {
+      T sum = 0;
+      for (Index slice = 0; slice < slices; ++slice) sum += from[pair * slices + slice];
+      to[pair] = sum;
+    }
+  });
 }
 
 void even_choices(const EvenChoices& args) {
@@ -86,12 +87,5 @@ void regroup_rows(const RegroupRows& args, const Tensor& segments) {
     }
   }
 }
-
-#define MEGALITH_INSTANTIATE(T)                                                       \
-  template void repeat_choices<T>(const Tensor& of_choices, const Tensor& of_slices); \
-  template void sum_slices<T>(const Tensor& of_slices, const Tensor& of_choices)
-MEGALITH_INSTANTIATE(float);
-MEGALITH_INSTANTIATE(double);
-#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

@@ -1,9 +1,8 @@
-#include "megalith/ops/cpu/expert_load.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "megalith/ops/expert_load_kernels.h"
 #include "megalith/ops/step_end.h"
 
 namespace megalith::ops::cpu {
@@ -22,43 +21,41 @@ void count_dropped(const Tensor& kept, const Tensor& to) {
   *to.data<std::int64_t>() += std::count(pairs, pairs + kept.numel(), -1);
 }
 
-template <class T>
 void update_experts(const UpdateExperts& args) {
-  if (reinterpret_cast<const StepVerdict*>(args.verdict.raw())->apply == 0) return;
-  const Index experts = args.counts.numel();
-  const auto* counts = args.counts.data<std::int64_t>();
-  const std::int64_t sum = std::accumulate(counts, counts + experts, std::int64_t{0});
-  for (Index e = 0; e < experts; ++e) {
-    if (args.bias) {
-      // (mean - count) times the number of experts, in whole numbers.
-      const std::int64_t lack = sum - counts[e] * experts;
-      args.bias.data<T>()[e] += static_cast<T>(args.rate) * static_cast<T>((lack > 0) - (lack < 0));
-    }
-    if (args.shares)
-      args.shares.data<T>()[e] =
-          sum == 0 ? T{0} : static_cast<T>(static_cast<double>(counts[e]) / static_cast<double>(sum));
-  }
+  dispatch_wide(args.bias     ? args.bias.dtype()
+                : args.shares ? args.shares.dtype()
+                              : DType::f32,
+                "update_experts", [&]<class T>() {
+                  if (reinterpret_cast<const StepVerdict*>(args.verdict.raw())->apply == 0) return;
+                  const Index experts = args.counts.numel();
+                  const auto* counts = args.counts.data<std::int64_t>();
+                  const std::int64_t sum = std::accumulate(counts, counts + experts, std::int64_t{0});
+                  for (Index e = 0; e < experts; ++e) {
+                    if (args.bias) {
+                      // (mean - count) times the number of experts, in whole numbers.
+                      const std::int64_t lack = sum - counts[e] * experts;
+                      args.bias.data<T>()[e] += static_cast<T>(args.rate) * static_cast<T>((lack > 0) - (lack < 0));
+                    }
+                    if (args.shares)
+                      args.shares.data<T>()[e] =
+                          sum == 0 ? T{0} : static_cast<T>(static_cast<double>(counts[e]) / static_cast<double>(sum));
+                  }
+                });
 }
 
-template <class T>
 void expert_bias_range(const Tensor& bias, const Tensor& range) {
-  const auto [least, greatest] = std::minmax_element(bias.data<T>(), bias.data<T>() + bias.numel());
-  range.data<double>()[0] = static_cast<double>(*least);
-  range.data<double>()[1] = static_cast<double>(*greatest);
+  dispatch_wide(bias.dtype(), "expert_bias_range", [&]<class T>() {
+    const auto [least, greatest] = std::minmax_element(bias.data<T>(), bias.data<T>() + bias.numel());
+    range.data<double>()[0] = static_cast<double>(*least);
+    range.data<double>()[1] = static_cast<double>(*greatest);
+  });
 }
 
-template <class T>
 void counts_of_shares(const Tensor& shares, const Tensor& counts, double total) {
-  for (Index e = 0; e < shares.numel(); ++e)
-    counts.data<std::int64_t>()[e] = std::llround(static_cast<double>(shares.data<T>()[e]) * total);
+  dispatch_wide(shares.dtype(), "counts_of_shares", [&]<class T>() {
+    for (Index e = 0; e < shares.numel(); ++e)
+      counts.data<std::int64_t>()[e] = std::llround(static_cast<double>(shares.data<T>()[e]) * total);
+  });
 }
-
-#define MEGALITH_INSTANTIATE(T)                                                \
-  template void update_experts<T>(const UpdateExperts& args);                  \
-  template void expert_bias_range<T>(const Tensor& bias, const Tensor& range); \
-  template void counts_of_shares<T>(const Tensor& shares, const Tensor& counts, double total)
-MEGALITH_INSTANTIATE(float);
-MEGALITH_INSTANTIATE(double);
-#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

@@ -1,10 +1,9 @@
-#include "megalith/ops/cpu/init.h"
-
 #include <algorithm>
 #include <type_traits>
 
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/init_kernels.h"
 
 namespace megalith::ops::cpu {
 namespace {
@@ -21,16 +20,17 @@ void cast_piece(const From* from, To* to, Index n) {
 
 }  // namespace
 
-template <class T>
 void initialise(const InitialValues& values, const Tensor& to, std::uint64_t seed) {
-  T* out = to.data<T>();
-  std::fill_n(out, to.numel(), values.init == Init::ones ? T{1} : T{0});
-  if (values.init != Init::normal) return;
-  const NormalBox box(values.slice, seed);
-  parallel_rows(box.rows, box.columns, [&](Index begin, Index count) {
-    for (Index r = begin; r < begin + count; ++r) {
-      for (Index c = 0; c < box.columns; ++c) out[r * box.columns + c] = static_cast<T>(values.std * box.at(r, c));
-    }
+  dispatch_wide(to.dtype(), "initialise", [&]<class T>() {
+    T* out = to.data<T>();
+    std::fill_n(out, to.numel(), values.init == Init::ones ? T{1} : T{0});
+    if (values.init != Init::normal) return;
+    const NormalBox box(values.slice, seed);
+    parallel_rows(box.rows, box.columns, [&](Index begin, Index count) {
+      for (Index r = begin; r < begin + count; ++r) {
+        for (Index c = 0; c < box.columns; ++c) out[r * box.columns + c] = static_cast<T>(values.std * box.at(r, c));
+      }
+    });
   });
 }
 
@@ -44,8 +44,5 @@ void cast(const Tensor& from, const Tensor& to) {
     });
   });
 }
-
-template void initialise<float>(const InitialValues& values, const Tensor& to, std::uint64_t seed);
-template void initialise<double>(const InitialValues& values, const Tensor& to, std::uint64_t seed);
 
 }  // namespace megalith::ops::cpu

@@ -1,11 +1,12 @@
-#include "megalith/ops/cpu/matmul.h"
-
 #include <algorithm>
 #include <type_traits>
 
-#include "megalith/ops/cpu/elementwise.h"
-#include "megalith/ops/cpu/grouped_matmul.h"
+#include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/cpu/product.h"
+#include "megalith/ops/elementwise_kernels.h"
+#include "megalith/ops/grouped_matmul_kernels.h"
+#include "megalith/ops/matmul_kernels.h"
 
 namespace megalith::ops::cpu {
 namespace {
@@ -170,7 +171,7 @@ template <class T, class Share>
 void product_wide(const Matmul& args, const Share& share) {
   const Index m = args.c.dim(0), n = args.c.dim(1), k = depth_of(args);
   const T beta = beta_of<T>(args);
-  if (k == 0) return beta == T{0} ? share(1, 1, [&](Index) { fill<T>(args.c, 0); }) : void();
+  if (k == 0) return beta == T{0} ? share(1, 1, [&](Index) { fill(args.c, 0); }) : void();
   T* c = args.c.data<T>();
   if (has_few_rows<T>(args)) return few_rows<T>(args, c, share, [](T*, Index, Index, Index) {});
   if (is_matrix_vector<T>(args)) return matrix_vector<T>(args, c, share, [](T*, Index, Index) {});
@@ -296,85 +297,79 @@ void product(const Matmul& args, const Share& share) {
 
 }  // namespace
 
-template <class T>
-void matmul(const Matmul& args) {
-  if (args.c.numel() == 0) return;
-  product<T>(args, AmongTeam{});
-  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
-    if (args.bias) add_bias<T>(args.c, args.bias);
-  }
+void matmul(const Matmul& args, const Tensor& parts) {
+  dispatch_float(args.a.dtype(), "matmul", [&]<class T>() {
+    if (args.c.numel() == 0) return;
+    product<T>(args, AmongTeam{});
+    if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+      if (args.bias) add_bias(args.c, args.bias);
+    }
+  });
+  if (args.bias_grad) bias_backward(args.a, args.bias_grad, parts);
 }
 
 /// The pieces of all products are tasks of one loop. So the threads share few large groups as well as many small ones,
 /// and wait once.
-template <class T>
 void grouped_matmul(const GroupedProduct& products) {
-  const Index groups = products.weights.dim(0);
-  Index first_row[kMaxGroups + 1] = {}, first_piece[kMaxGroups + 1] = {}, elements = 0;
-  for (Index g = 0; g < groups; ++g) {
-    first_row[g + 1] = first_row[g] + products.size(g);
-    first_piece[g + 1] = first_piece[g];
-    const Matmul one = products.of(g, first_row[g]);
-    if (!products.has_work(g) || one.c.numel() == 0) continue;
-    product<T>(one, [&](Index pieces, Index of_group, const auto&) {
-      first_piece[g + 1] += pieces;
-      elements += of_group;
+  dispatch_float(products.rows.dtype(), "grouped_matmul", [&]<class T>() {
+    const Index groups = products.weights.dim(0);
+    Index first_row[kMaxGroups + 1] = {}, first_piece[kMaxGroups + 1] = {}, elements = 0;
+    for (Index g = 0; g < groups; ++g) {
+      first_row[g + 1] = first_row[g] + products.size(g);
+      first_piece[g + 1] = first_piece[g];
+      const Matmul one = products.of(g, first_row[g]);
+      if (!products.has_work(g) || one.c.numel() == 0) continue;
+      product<T>(one, [&](Index pieces, Index of_group, const auto&) {
+        first_piece[g + 1] += pieces;
+        elements += of_group;
+      });
+    }
+    parallel_for(first_piece[groups], elements, [&](Index i) {
+      const Index g = std::upper_bound(first_piece, first_piece + groups + 1, i) - first_piece - 1;
+      product<T>(products.of(g, first_row[g]), [&](Index, Index, const auto& piece) { piece(i - first_piece[g]); });
     });
-  }
-  parallel_for(first_piece[groups], elements, [&](Index i) {
-    const Index g = std::upper_bound(first_piece, first_piece + groups + 1, i) - first_piece - 1;
-    product<T>(products.of(g, first_row[g]), [&](Index, Index, const auto& piece) { piece(i - first_piece[g]); });
   });
 }
 
-template <class T>
 void matmul_gelu(const MatmulGelu& args) {
-  if (args.z.numel() == 0) return;
-  const Matmul whole{.a = args.x, .b = args.w, .c = args.z, .transpose_b = Transpose::yes};
-  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
-    matmul<T>(whole);
-    bias_gelu<T>({args.z, args.bias, args.y});
-  } else {
-    T *z = args.z.data<T>(), *y = args.y.data<T>();
-    product_16<T>(whole, AmongTeam{}, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
-      float bias[kMaxColumns], gelu[kMaxColumns];
-      kernels<T>().elementwise.widen(args.bias.data<T>() + column, bias, count);
-      kernels<float>().elementwise.bias_gelu(sums, bias, gelu, count);
-      kernels<T>().elementwise.round(sums, z + row * n + column, count);
-      kernels<T>().elementwise.round(gelu, y + row * n + column, count);
-    });
-  }
+  dispatch_float(args.x.dtype(), "matmul_gelu", [&]<class T>() {
+    if (args.z.numel() == 0) return;
+    const Matmul whole{.a = args.x, .b = args.w, .c = args.z, .transpose_b = Transpose::yes};
+    if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+      matmul(whole, {});
+      bias_gelu({args.z, args.bias, args.y});
+    } else {
+      T *z = args.z.data<T>(), *y = args.y.data<T>();
+      product_16<T>(whole, AmongTeam{}, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
+        float bias[kMaxColumns], gelu[kMaxColumns];
+        kernels<T>().elementwise.widen(args.bias.data<T>() + column, bias, count);
+        kernels<float>().elementwise.bias_gelu(sums, bias, gelu, count);
+        kernels<T>().elementwise.round(sums, z + row * n + column, count);
+        kernels<T>().elementwise.round(gelu, y + row * n + column, count);
+      });
+    }
+  });
 }
 
-template <class T>
 void matmul_gelu_backward(const MatmulGeluBackward& args, const Tensor& parts) {
-  if (args.dz.numel() == 0) return;
-  const Matmul whole{.a = args.dy, .b = args.w, .c = args.dz};
-  if constexpr (std::is_same_v<T, Arithmetic<T>>) {
-    matmul<T>(whole);
-    gelu_backward<T>({args.z, args.dz, args.dz});
-  } else {
-    const T* z = args.z.data<T>();
-    T* dz = args.dz.data<T>();
-    product_16<T>(whole, AmongTeam{}, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
-      float wide_z[kMaxColumns];
-      kernels<T>().elementwise.widen(z + row * n + column, wide_z, count);
-      kernels<float>().elementwise.gelu_backward(wide_z, sums, sums, count);
-      kernels<T>().elementwise.round(sums, dz + row * n + column, count);
-    });
-  }
-  bias_backward<T>(args.dz, args.bias_grad, parts);
+  dispatch_float(args.dy.dtype(), "matmul_gelu_backward", [&]<class T>() {
+    if (args.dz.numel() == 0) return;
+    const Matmul whole{.a = args.dy, .b = args.w, .c = args.dz};
+    if constexpr (std::is_same_v<T, Arithmetic<T>>) {
+      matmul(whole, {});
+      gelu_backward({args.z, args.dz, args.dz});
+    } else {
+      const T* z = args.z.data<T>();
+      T* dz = args.dz.data<T>();
+      product_16<T>(whole, AmongTeam{}, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
+        float wide_z[kMaxColumns];
+        kernels<T>().elementwise.widen(z + row * n + column, wide_z, count);
+        kernels<float>().elementwise.gelu_backward(wide_z, sums, sums, count);
+        kernels<T>().elementwise.round(sums, dz + row * n + column, count);
+      });
+    }
+    bias_backward(args.dz, args.bias_grad, parts);
+  });
 }
-
-#define MEGALITH_INSTANTIATE(T)                                    \
-  template void matmul<T>(const Matmul& args);                     \
-  template void grouped_matmul<T>(const GroupedProduct& products); \
-  template void matmul_gelu<T>(const MatmulGelu& args);            \
-  template void matmul_gelu_backward<T>(const MatmulGeluBackward& args, const Tensor& parts)
-MEGALITH_INSTANTIATE(float);
-MEGALITH_INSTANTIATE(double);
-MEGALITH_INSTANTIATE(bfloat16);
-MEGALITH_INSTANTIATE(float16);
-#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

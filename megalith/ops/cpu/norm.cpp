@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "megalith/ops/cpu/elementwise.h"
+#include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/elementwise_kernels.h"
 #include "megalith/ops/norm_kernels.h"
+#include "megalith/ops/row_parts.h"
 
 namespace megalith::ops::cpu {
 
@@ -63,7 +65,7 @@ void norm_forward(const NormForward& args) {
 
 void residual_norm(const ResidualNorm& args) {
   dispatch_float(args.x.dtype(), "residual_norm", [&]<class T>() {
-    bias_dropout_residual<T>({args.x, args.bias, args.residual, args.sum, args.dropout});
+    bias_dropout_residual({args.x, args.bias, args.residual, args.sum, args.dropout});
   });
   norm_forward({args.sum, args.gamma, args.beta, args.y, args.mean, args.rstd, args.eps});
 }
@@ -91,7 +93,7 @@ void norm_backward(const NormBackward& args, const Tensor& parts) {
       else
         norm.rms_backward(dy + at, x + at, gamma, residual, dx + at, hidden, rstd[r]);
     });
-    if (args.bias_grad) bias_backward<T>(args.dx, args.bias_grad, parts);
+    if (args.bias_grad) bias_backward(args.dx, args.bias_grad, parts);
   });
 }
 

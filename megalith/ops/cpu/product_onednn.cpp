@@ -7,7 +7,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/ops/cpu/matmul.h"
+#include "megalith/ops/cpu/product.h"
+#include "megalith/ops/matmul_kernels.h"
 
 namespace megalith::ops::cpu {
 namespace {

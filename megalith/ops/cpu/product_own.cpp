@@ -1,4 +1,6 @@
-#include "megalith/ops/cpu/matmul.h"
+#include "megalith/ops/cpu/kernels.h"
+#include "megalith/ops/cpu/product.h"
+#include "megalith/ops/matmul_kernels.h"
 
 namespace megalith::ops::cpu {
 

@@ -1,11 +1,10 @@
-#include "megalith/ops/cpu/rope.h"
-
 #include <cmath>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/rope_kernels.h"
 
 namespace megalith::ops::cpu {
 namespace {
@@ -20,43 +19,38 @@ Index position_of(const Rope& args, Index row) {
 
 }  // namespace
 
-template <class T>
 void rope_table(const RopeFrequencies& frequencies, const Tensor& table) {
-  const Index positions = table.dim(0), half = table.dim(2);
-  T* data = table.data<T>();
-  parallel_for(half, table.numel(), [&](Index i) {
-    const double frequency = frequencies.of(i);
-    for (Index p = 0; p < positions; ++p) {
-      const double angle = static_cast<double>(p) * frequency;
-      data[p * 2 * half + i] = static_cast<T>(std::cos(angle));
-      data[p * 2 * half + half + i] = static_cast<T>(std::sin(angle));
-    }
-  });
-}
-
-template <class T>
-void rope(const Rope& args) {
-  using A = Arithmetic<T>;
-  const Index columns = args.qkv.dim(1), half = args.table.dim(2);
-  const Index turned = args.num_heads / args.num_kv_heads + 1, group = (turned + 1) * 2 * half;
-  const A direction = args.direction == RopeDirection::forward ? A{1} : A{-1};
-  const auto rotate = kernels<T>().elementwise.rotate;
-  parallel_rows(args.qkv.dim(0), columns, [&](Index begin, Index count) {
-    for (Index r = begin; r < begin + count; ++r) {
-      const A* cosine = args.table.data<A>() + position_of(args, r) * 2 * half;
-      for (T* kv = args.qkv.data<T>() + r * columns; kv < args.qkv.data<T>() + (r + 1) * columns; kv += group) {
-        for (Index head = 0; head < turned; ++head)
-          rotate(kv + head * 2 * half, cosine, cosine + half, half, direction);
+  dispatch_wide(table.dtype(), "rope_table", [&]<class T>() {
+    const Index positions = table.dim(0), half = table.dim(2);
+    T* data = table.data<T>();
+    parallel_for(half, table.numel(), [&](Index i) {
+      const double frequency = frequencies.of(i);
+      for (Index p = 0; p < positions; ++p) {
+        const double angle = static_cast<double>(p) * frequency;
+        data[p * 2 * half + i] = static_cast<T>(std::cos(angle));
+        data[p * 2 * half + half + i] = static_cast<T>(std::sin(angle));
       }
-    }
+    });
   });
 }
 
-template void rope_table<float>(const RopeFrequencies& frequencies, const Tensor& table);
-template void rope_table<double>(const RopeFrequencies& frequencies, const Tensor& table);
-template void rope<float>(const Rope& args);
-template void rope<double>(const Rope& args);
-template void rope<bfloat16>(const Rope& args);
-template void rope<float16>(const Rope& args);
+void rope(const Rope& args) {
+  dispatch_float(args.qkv.dtype(), "rope", [&]<class T>() {
+    using A = Arithmetic<T>;
+    const Index columns = args.qkv.dim(1), half = args.table.dim(2);
+    const Index turned = args.num_heads / args.num_kv_heads + 1, group = (turned + 1) * 2 * half;
+    const A direction = args.direction == RopeDirection::forward ? A{1} : A{-1};
+    const auto rotate = kernels<T>().elementwise.rotate;
+    parallel_rows(args.qkv.dim(0), columns, [&](Index begin, Index count) {
+      for (Index r = begin; r < begin + count; ++r) {
+        const A* cosine = args.table.data<A>() + position_of(args, r) * 2 * half;
+        for (T* kv = args.qkv.data<T>() + r * columns; kv < args.qkv.data<T>() + (r + 1) * columns; kv += group) {
+          for (Index head = 0; head < turned; ++head)
+            rotate(kv + head * 2 * half, cosine, cosine + half, half, direction);
+        }
+      }
+    });
+  });
+}
 
 }  // namespace megalith::ops::cpu

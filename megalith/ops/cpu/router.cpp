@@ -1,5 +1,3 @@
-#include "megalith/ops/cpu/router.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,6 +6,7 @@
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/router_kernels.h"
 
 namespace megalith::ops::cpu {
 namespace {
@@ -111,34 +110,35 @@ void expect_experts(const std::int32_t* experts, Index row, Index top_k, Index n
 
 }  // namespace
 
-template <class T>
 void router_forward(const RouterForward& args) {
-  const Index tokens = args.logits.dim(0), num_experts = args.logits.dim(1), top_k = args.rules.top_k;
-  const T *logits = args.logits.data<T>(), *bias = args.bias ? args.bias.data<T>() : nullptr;
-  T *probabilities = args.probabilities.data<T>(), *weights = args.weights.data<T>();
-  auto* const experts = args.experts.data<std::int32_t>();
-  const bool by_logit = bias == nullptr && args.rules.score == RouterScore::softmax;
-  parallel_rows(tokens, num_experts, [&](Index begin, Index count) {
-    for (Index t = begin; t < begin + count; ++t) {
-      const T* row = logits + t * num_experts;
-      T *p = probabilities + t * num_experts, *w = weights + t * top_k;
-      std::int32_t* chosen = experts + t * top_k;
-      score(args.rules.score, row, p, num_experts);
-      if (args.choice == RouterChoice::given)
-        expect_experts(chosen, t, top_k, num_experts);
-      else
-        choose(args.rules, Keys<T>{by_logit ? row : p, bias}, num_experts, chosen);
-      raw_weights(args.rules, row, p, chosen, w);
-      const T sum = args.rules.normalize == NormalizeTopK::yes ? guarded_sum(w, top_k) : T{1};
-      for (Index k = 0; k < top_k; ++k) w[k] = static_cast<T>(args.rules.scale) * (w[k] / sum);
+  dispatch_wide(args.logits.dtype(), "router_forward", [&]<class T>() {
+    const Index tokens = args.logits.dim(0), num_experts = args.logits.dim(1), top_k = args.rules.top_k;
+    const T *logits = args.logits.data<T>(), *bias = args.bias ? args.bias.data<T>() : nullptr;
+    T *probabilities = args.probabilities.data<T>(), *weights = args.weights.data<T>();
+    auto* const experts = args.experts.data<std::int32_t>();
+    const bool by_logit = bias == nullptr && args.rules.score == RouterScore::softmax;
+    parallel_rows(tokens, num_experts, [&](Index begin, Index count) {
+      for (Index t = begin; t < begin + count; ++t) {
+        const T* row = logits + t * num_experts;
+        T *p = probabilities + t * num_experts, *w = weights + t * top_k;
+        std::int32_t* chosen = experts + t * top_k;
+        score(args.rules.score, row, p, num_experts);
+        if (args.choice == RouterChoice::given)
+          expect_experts(chosen, t, top_k, num_experts);
+        else
+          choose(args.rules, Keys<T>{by_logit ? row : p, bias}, num_experts, chosen);
+        raw_weights(args.rules, row, p, chosen, w);
+        const T sum = args.rules.normalize == NormalizeTopK::yes ? guarded_sum(w, top_k) : T{1};
+        for (Index k = 0; k < top_k; ++k) w[k] = static_cast<T>(args.rules.scale) * (w[k] / sum);
+      }
+    });
+    std::int64_t* counts = args.counts.data<std::int64_t>();
+    std::fill_n(counts, args.counts.numel(), 0);
+    for (Index t = 0; t < tokens; ++t) {
+      std::int64_t* of_run = counts + args.runs.of(t) * num_experts;
+      for (Index k = 0; k < top_k; ++k) ++of_run[experts[t * top_k + k]];
     }
   });
-  std::int64_t* counts = args.counts.data<std::int64_t>();
-  std::fill_n(counts, args.counts.numel(), 0);
-  for (Index t = 0; t < tokens; ++t) {
-    std::int64_t* of_run = counts + args.runs.of(t) * num_experts;
-    for (Index k = 0; k < top_k; ++k) ++of_run[experts[t * top_k + k]];
-  }
 }
 
 namespace {
@@ -169,36 +169,32 @@ void score_backward(RouterScore score, const T* p, T* d, Index experts) {
 
 }  // namespace
 
-template <class T>
 void router_backward(const RouterBackward& args) {
-  const Index num_experts = args.logits.dim(1), top_k = args.rules.top_k;
-  const bool over_chosen = args.rules.score == RouterScore::softmax && args.rules.order == ScoreOrder::after_top_k;
-  parallel_rows(args.logits.dim(0), num_experts, [&](Index begin, Index count) {
-    T c[kMaxRouterExperts], dc[kMaxRouterExperts];
-    for (Index t = begin; t < begin + count; ++t) {
-      const T* p = args.probabilities.data<T>() + t * num_experts;
-      const std::int32_t* experts = args.experts.data<std::int32_t>() + t * top_k;
-      T* d = args.d_logits.data<T>() + t * num_experts;
-      if (args.d_probabilities)
-        std::copy_n(args.d_probabilities.data<T>() + t * num_experts, num_experts, d);
-      else
-        std::fill_n(d, num_experts, T{0});
-      raw_weights(args.rules, args.logits.data<T>() + t * num_experts, p, experts, c);
-      raw_weights_backward(args.rules, c, args.d_weights.data<T>() + t * top_k, dc);
-      if (!over_chosen) {
-        for (Index k = 0; k < top_k; ++k) d[experts[k]] += dc[k];
+  dispatch_wide(args.logits.dtype(), "router_backward", [&]<class T>() {
+    const Index num_experts = args.logits.dim(1), top_k = args.rules.top_k;
+    const bool over_chosen = args.rules.score == RouterScore::softmax && args.rules.order == ScoreOrder::after_top_k;
+    parallel_rows(args.logits.dim(0), num_experts, [&](Index begin, Index count) {
+      T c[kMaxRouterExperts], dc[kMaxRouterExperts];
+      for (Index t = begin; t < begin + count; ++t) {
+        const T* p = args.probabilities.data<T>() + t * num_experts;
+        const std::int32_t* experts = args.experts.data<std::int32_t>() + t * top_k;
+        T* d = args.d_logits.data<T>() + t * num_experts;
+        if (args.d_probabilities)
+          std::copy_n(args.d_probabilities.data<T>() + t * num_experts, num_experts, d);
+        else
+          std::fill_n(d, num_experts, T{0});
+        raw_weights(args.rules, args.logits.data<T>() + t * num_experts, p, experts, c);
+        raw_weights_backward(args.rules, c, args.d_weights.data<T>() + t * top_k, dc);
+        if (!over_chosen) {
+          for (Index k = 0; k < top_k; ++k) d[experts[k]] += dc[k];
+        }
+        score_backward(args.rules.score, p, d, num_experts);
+        if (!over_chosen) continue;
+        const T mean = kernels<T>().gemm.dot(c, dc, top_k);
+        for (Index k = 0; k < top_k; ++k) d[experts[k]] += c[k] * (dc[k] - mean);
       }
-      score_backward(args.rules.score, p, d, num_experts);
-      if (!over_chosen) continue;
-      const T mean = kernels<T>().gemm.dot(c, dc, top_k);
-      for (Index k = 0; k < top_k; ++k) d[experts[k]] += c[k] * (dc[k] - mean);
-    }
+    });
   });
 }
-
-template void router_forward<float>(const RouterForward& args);
-template void router_forward<double>(const RouterForward& args);
-template void router_backward<float>(const RouterBackward& args);
-template void router_backward<double>(const RouterBackward& args);
 
 }  // namespace megalith::ops::cpu

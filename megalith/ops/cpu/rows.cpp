@@ -1,11 +1,10 @@
-#include "megalith/ops/cpu/rows.h"
-
 #include <algorithm>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/rows_kernels.h"
 
 namespace megalith::ops::cpu {
 
@@ -39,81 +38,75 @@ void build_rows(const BuildRows& args) {
   }
 }
 
-template <class T>
 void permute_rows(const PermuteRows& args) {
-  const Index hidden = args.x.dim(1);
-  const T* x = args.x.data<T>();
-  T* rows = args.rows.data<T>();
-  const auto* pair_of = args.pair_of.data<std::int32_t>();
-  parallel_rows(args.rows.dim(0), hidden, [&](Index begin, Index count) {
-    for (Index r = begin; r < begin + count; ++r) {
-      if (pair_of[r] >= 0)
-        std::copy_n(x + pair_of[r] / args.top_k * hidden, hidden, rows + r * hidden);
-      else if (args.unused == UnusedRows::zero)
-        std::fill_n(rows + r * hidden, hidden, T{});
-    }
+  dispatch_float(args.x.dtype(), "permute_rows", [&]<class T>() {
+    const Index hidden = args.x.dim(1);
+    const T* x = args.x.data<T>();
+    T* rows = args.rows.data<T>();
+    const auto* pair_of = args.pair_of.data<std::int32_t>();
+    parallel_rows(args.rows.dim(0), hidden, [&](Index begin, Index count) {
+      for (Index r = begin; r < begin + count; ++r) {
+        if (pair_of[r] >= 0)
+          std::copy_n(x + pair_of[r] / args.top_k * hidden, hidden, rows + r * hidden);
+        else if (args.unused == UnusedRows::zero)
+          std::fill_n(rows + r * hidden, hidden, T{});
+      }
+    });
   });
 }
 
-template <class T>
 void sum_rows(const SumRows& args) {
-  using A = Arithmetic<T>;
-  const Index hidden = args.rows.dim(1), top_k = args.row_of.dim(1);
-  const T* rows = args.rows.data<T>();
-  const A* weights = args.weights ? args.weights.data<A>() : nullptr;
-  const auto* row_of = args.row_of.data<std::int32_t>();
-  T* y = args.y.data<T>();
-  const auto sum = kernels<T>().elementwise.weighted_sum;
-  parallel_rows(args.y.dim(0), hidden, [&](Index begin, Index count) {
-    const T* of_token[kMaxChoices];
-    A factors[kMaxChoices];
-    for (Index t = begin; t < begin + count; ++t) {
-      Index found = 0;
-      for (Index pair = t * top_k; pair < (t + 1) * top_k; ++pair) {
-        if (row_of[pair] < 0) continue;
-        of_token[found] = rows + row_of[pair] * hidden;
-        factors[found++] = weights == nullptr ? A{1} : weights[pair];
+  dispatch_float(args.rows.dtype(), "sum_rows", [&]<class T>() {
+    using A = Arithmetic<T>;
+    const Index hidden = args.rows.dim(1), top_k = args.row_of.dim(1);
+    const T* rows = args.rows.data<T>();
+    const A* weights = args.weights ? args.weights.data<A>() : nullptr;
+    const auto* row_of = args.row_of.data<std::int32_t>();
+    T* y = args.y.data<T>();
+    const auto sum = kernels<T>().elementwise.weighted_sum;
+    parallel_rows(args.y.dim(0), hidden, [&](Index begin, Index count) {
+      const T* of_token[kMaxChoices];
+      A factors[kMaxChoices];
+      for (Index t = begin; t < begin + count; ++t) {
+        Index found = 0;
+        for (Index pair = t * top_k; pair < (t + 1) * top_k; ++pair) {
+          if (row_of[pair] < 0) continue;
+          of_token[found] = rows + row_of[pair] * hidden;
+          factors[found++] = weights == nullptr ? A{1} : weights[pair];
+        }
+        sum(of_token, factors, found, y + t * hidden, hidden);
       }
-      sum(of_token, factors, found, y + t * hidden, hidden);
-    }
+    });
   });
 }
 
-template <class T>
 void sum_rows_backward(const SumRowsBackward& args) {
-  using A = Arithmetic<T>;
-  const Index hidden = args.dy.dim(1), top_k = args.row_of.dim(1);
-  const T *dy = args.dy.data<T>(), *rows = args.d_weights ? args.rows.data<T>() : nullptr;
-  const A* weights = args.d_rows ? args.weights.data<A>() : nullptr;
-  const auto *row_of = args.row_of.data<std::int32_t>(), *pair_of = args.pair_of.data<std::int32_t>();
-  T* d_rows = args.d_rows ? args.d_rows.data<T>() : nullptr;
-  A* d_weights = args.d_weights ? args.d_weights.data<A>() : nullptr;
-  for (Index pair = 0; d_weights != nullptr && pair < args.row_of.numel(); ++pair) {
-    if (row_of[pair] < 0) d_weights[pair] = 0;
-  }
-  // Row by row, because every pair has one row at most. A row's dot product is taken before d_rows may take its place.
-  parallel_rows(args.pair_of.numel(), hidden, [&](Index begin, Index count) {
-    for (Index r = begin; r < begin + count; ++r) {
-      const Index pair = pair_of[r], at = r * hidden;
-      if (pair < 0) {
-        if (d_rows != nullptr && args.unused == UnusedRows::zero) std::fill_n(d_rows + at, hidden, T{});
-        continue;
-      }
-      const T* of_token = dy + pair / top_k * hidden;
-      if (d_weights != nullptr) d_weights[pair] = kernels<T>().gemm.dot(of_token, rows + at, hidden);
-      if (d_rows != nullptr) kernels<T>().elementwise.scaled(of_token, weights[pair], d_rows + at, hidden);
+  dispatch_float(args.dy.dtype(), "sum_rows_backward", [&]<class T>() {
+    using A = Arithmetic<T>;
+    const Index hidden = args.dy.dim(1), top_k = args.row_of.dim(1);
+    const T *dy = args.dy.data<T>(), *rows = args.d_weights ? args.rows.data<T>() : nullptr;
+    const A* weights = args.d_rows ? args.weights.data<A>() : nullptr;
+    const auto *row_of = args.row_of.data<std::int32_t>(), *pair_of = args.pair_of.data<std::int32_t>();
+    T* d_rows = args.d_rows ? args.d_rows.data<T>() : nullptr;
+    A* d_weights = args.d_weights ? args.d_weights.data<A>() : nullptr;
+    for (Index pair = 0; d_weights != nullptr && pair < args.row_of.numel(); ++pair) {
+      if (row_of[pair] < 0) d_weights[pair] = 0;
     }
+    // Row by row, because every pair has one row at most. A row's dot product is taken before d_rows may take its
+    // place.
+    parallel_rows(args.pair_of.numel(), hidden, [&](Index begin, Index count) {
+      for (Index r = begin; r < begin + count; ++r) {
+        const Index pair = pair_of[r], at = r * hidden;
+        if (pair < 0) {
+          if (d_rows != nullptr && args.unused == UnusedRows::zero) std::fill_n(d_rows + at, hidden, T{});
+          continue;
+        }
+        const T* of_token = dy + pair / top_k * hidden;
+        if (d_weights != nullptr) d_weights[pair] = kernels<T>().gemm.dot(of_token, rows + at, hidden);
+        if (d_rows != nullptr) kernels<T>().elementwise.scaled(of_token, weights[pair], d_rows + at, hidden);
+      }
+    });
   });
 }
-
-#define MEGALITH_INSTANTIATE(T)                           \
-  template void permute_rows<T>(const PermuteRows& args); \
-  template void sum_rows<T>(const SumRows& args);         \
-  template void sum_rows_backward<T>(const SumRowsBackward& args)
-MEGALITH_INSTANTIATE(float);
-MEGALITH_INSTANTIATE(double);
-MEGALITH_INSTANTIATE(bfloat16);
-MEGALITH_INSTANTIATE(float16);
-#undef MEGALITH_INSTANTIATE
 
 }  // namespace megalith::ops::cpu

@@ -1,7 +1,6 @@
-#include "megalith/ops/cpu/step_end.h"
-
 #include <cstring>
 
+#include "megalith/ops/step_end_kernels.h"
 #include "megalith/runtime/step_state.h"
 
 namespace megalith::ops::cpu {

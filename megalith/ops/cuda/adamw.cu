@@ -1,4 +1,4 @@
-#include "megalith/ops/cuda/adamw.h"
+#include "megalith/ops/adamw_kernels.h"
 #include "megalith/ops/cuda/common.cuh"
 
 namespace megalith::ops::cuda {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "megalith/ops/cuda/argmax.h"
+#include "megalith/ops/argmax_kernels.h"
 #include "megalith/ops/cuda/common.cuh"
 
 namespace megalith::ops::cuda {

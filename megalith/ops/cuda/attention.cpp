@@ -1,5 +1,4 @@
-#include "megalith/ops/cuda/attention.h"
-
+#include "megalith/ops/attention_kernels.h"
 #include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/cuda/tiled_attention.h"
 #include "megalith/tensor/cuda/device.h"

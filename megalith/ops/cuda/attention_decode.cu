@@ -1,4 +1,4 @@
-#include "megalith/ops/cuda/attention_decode.h"
+#include "megalith/ops/attention_decode_kernels.h"
 #include "megalith/ops/cuda/warp_rows.cuh"
 #include "megalith/ops/qkv_layout.h"
 

@@ -1,4 +1,4 @@
-#include "megalith/ops/cuda/capacity.h"
+#include "megalith/ops/capacity_kernels.h"
 #include "megalith/ops/cuda/common.cuh"
 #include "megalith/ops/weight_order.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "megalith/ops/cuda/cross_entropy.h"
+#include "megalith/ops/cross_entropy_kernels.h"
 #include "megalith/ops/cuda/hopper.cuh"
 #include "megalith/ops/cuda/map.cuh"
 #include "megalith/tensor/cuda/shared_limit.h"

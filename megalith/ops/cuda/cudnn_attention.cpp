@@ -11,7 +11,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/ops/cuda/attention.h"
+#include "megalith/ops/attention_kernels.h"
 #include "megalith/ops/cuda/cudnn_versions.h"
 #include "megalith/ops/cuda/padding.h"
 #include "megalith/tensor/cuda/check.h"

@@ -1,6 +1,5 @@
-#include "megalith/ops/cuda/elementwise.h"
-#include "megalith/ops/cuda/embedding.h"
 #include "megalith/ops/cuda/map.cuh"
+#include "megalith/ops/embedding_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {

@@ -1,5 +1,5 @@
 #include "megalith/ops/cuda/common.cuh"
-#include "megalith/ops/cuda/expert_choices.h"
+#include "megalith/ops/expert_choices_kernels.h"
 
 // One thread per number, except for the map of regrouped rows: one block per pair of source and expert.
 

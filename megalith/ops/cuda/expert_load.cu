@@ -1,5 +1,5 @@
 #include "megalith/ops/cuda/common.cuh"
-#include "megalith/ops/cuda/expert_load.h"
+#include "megalith/ops/expert_load_kernels.h"
 #include "megalith/ops/step_end.h"
 
 // A few thousand numbers at most: one thread for each, and sums of integers in any order.

@@ -1,5 +1,5 @@
-#include "megalith/ops/cuda/gated_sum.h"
 #include "megalith/ops/cuda/warp_rows.cuh"
+#include "megalith/ops/gated_sum_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {

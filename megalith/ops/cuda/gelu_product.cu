@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
 
-#include "megalith/ops/cuda/elementwise.h"
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gelu_tiles.cuh"
+#include "megalith/ops/row_parts.h"
 #include "megalith/tensor/cuda/driver.h"
 #include "megalith/tensor/cuda/shared_limit.h"
 

@@ -1,14 +1,10 @@
 #pragma once
-#include "megalith/ops/matmul.h"
+#include "megalith/ops/matmul_kernels.h"
 
 // The GEMMs of an MLP with GELU in one kernel of our own, for Hopper GPUs. cuBLASLt's GELU epilogues stall its tensor
 // cores.
 
 namespace megalith::ops::cuda {
-
-/// Rows of dz that one row of parts sums.
-inline constexpr Index kGeluProductRows = 128;
-inline Index gelu_product_parts(Index rows) { return ceil_div(rows, kGeluProductRows); }
 
 /// Queries the facts about the GPU that the kernels need, before the first step.
 void prepare_gelu_product(Exec& ex);

@@ -6,10 +6,11 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/ops/cuda/elementwise.h"
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gemm_library.h"
-#include "megalith/ops/cuda/grouped_matmul.h"
+#include "megalith/ops/elementwise_kernels.h"
+#include "megalith/ops/grouped_matmul_kernels.h"
+#include "megalith/ops/matmul_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {

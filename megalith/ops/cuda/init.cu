@@ -1,6 +1,6 @@
-#include "megalith/ops/cuda/elementwise.h"
-#include "megalith/ops/cuda/init.h"
 #include "megalith/ops/cuda/map.cuh"
+#include "megalith/ops/elementwise_kernels.h"
+#include "megalith/ops/init_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {

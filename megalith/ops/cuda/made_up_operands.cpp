@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "megalith/ops/cuda/elementwise.h"
-#include "megalith/ops/cuda/init.h"
+#include "megalith/ops/init_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {

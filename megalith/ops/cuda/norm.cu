@@ -3,8 +3,9 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cuda/common.cuh"
-#include "megalith/ops/cuda/elementwise.h"
+#include "megalith/ops/elementwise_kernels.h"
 #include "megalith/ops/norm_kernels.h"
+#include "megalith/ops/row_parts.h"
 
 // A block owns whole rows, a thread kVectors vectors of each. A row is read once, and stays in registers from the sums
 // over it to their use. Several rows are in flight and summed at once.

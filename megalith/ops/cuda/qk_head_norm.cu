@@ -3,8 +3,9 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/attention.h"
-#include "megalith/ops/cuda/qk_norm.h"
 #include "megalith/ops/cuda/qkv_heads.cuh"
+#include "megalith/ops/qk_head_norm_kernels.h"
+#include "megalith/ops/row_parts.h"
 
 // A team of lanes of one warp owns a head, and keeps it in registers from the sum over it to its use. Roundings are
 // explicit: left to the compiler, a row's could depend on its place among those of a thread (norm.cu).

@@ -1,5 +1,6 @@
-#include "megalith/ops/cuda/qk_norm.h"
 #include "megalith/ops/cuda/qkv_heads.cuh"
+#include "megalith/ops/qk_norm_kernels.h"
+#include "megalith/ops/row_parts.h"
 
 // QK norms over all heads. One block makes the sums of a row, and the rest is computed column by column. Roundings are
 // explicit: left to the compiler, a row's could depend on its place among those of a thread (norm.cu).

@@ -1,5 +1,5 @@
 #include "megalith/ops/cuda/common.cuh"
-#include "megalith/ops/cuda/rope.h"
+#include "megalith/ops/rope_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {

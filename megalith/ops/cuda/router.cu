@@ -1,7 +1,7 @@
 #include <climits>
 
-#include "megalith/ops/cuda/router.h"
 #include "megalith/ops/cuda/warp_rows.cuh"
+#include "megalith/ops/router_kernels.h"
 
 // A warp takes a token, with a row of shared memory for its numbers of each expert. Every expert belongs to one lane,
 // which alone writes its numbers. So nothing depends on the order of the lanes.

@@ -1,5 +1,5 @@
-#include "megalith/ops/cuda/router_losses.h"
 #include "megalith/ops/cuda/warp_rows.cuh"
+#include "megalith/ops/router_losses_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {

@@ -1,5 +1,5 @@
-#include "megalith/ops/cuda/rows.h"
 #include "megalith/ops/cuda/warp_rows.cuh"
+#include "megalith/ops/rows_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {

@@ -1,5 +1,5 @@
 #include "megalith/ops/cuda/common.cuh"
-#include "megalith/ops/cuda/step_end.h"
+#include "megalith/ops/step_end_kernels.h"
 
 // One thread each: they decide from a few numbers of a step, and move under 200 bytes. That is too little to compare
 // with a roof: 1.9 us each on an H200, most of it the launch of a kernel.

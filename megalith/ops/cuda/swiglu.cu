@@ -1,5 +1,5 @@
 #include "megalith/ops/cuda/common.cuh"
-#include "megalith/ops/cuda/swiglu.h"
+#include "megalith/ops/swiglu_kernels.h"
 
 // All units are alike, so the kernels are flat over the pairs (gate, up). A thread moves kUnroll vectors of 16 bytes of
 // pairs, each a block's width after the last. Those of y and dy are half as wide. Neighbours in a warp access

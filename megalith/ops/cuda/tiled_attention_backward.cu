@@ -1,4 +1,4 @@
-#include "megalith/ops/cuda/attention.h"
+#include "megalith/ops/attention_kernels.h"
 #include "megalith/ops/cuda/attention_tiles.h"
 #include "megalith/ops/cuda/tiled_attention.h"
 

@@ -1,0 +1,27 @@
+#pragma once
+#include "megalith/ops/adamw.h"
+
+namespace megalith::ops {
+
+// value, m, v, copy, grad: (N) : (1).  decays: (ceil(N / kDecayGroup)) : (1).  verdict: one StepVerdict.
+// sum_of_squares: x (R, N) : (N, 1), sums (R, blocks) : (blocks, 1).  add_up: numbers (N) : (1), total (1).
+
+namespace cpu {
+inline constexpr Index kSquaresBlock = Index{1} << 20;  // elements of one sum of squares
+
+void adamw(const AdamW& args);
+void sum_of_squares(const Tensor& x, const Tensor& sums);
+void add_up(const Tensor& numbers, const Tensor& total);
+}  // namespace cpu
+
+namespace cuda {
+/// value, m, v, grad f32; copy bf16, f16 or undefined.
+void adamw(Stream stream, const AdamW& args);
+
+inline constexpr Index kSquaresBlock = Index{1} << 14;  // elements of one sum of squares
+/// x f32
+void sum_of_squares(Stream stream, const Tensor& x, const Tensor& sums);
+void add_up(Stream stream, const Tensor& numbers, const Tensor& total);
+}  // namespace cuda
+
+}  // namespace megalith::ops
