@@ -120,7 +120,7 @@ void InferenceModel::allocate() {
   memory_.allocate(ledger_, 0, memory_.scratch_bytes());
   memory_.fill_tables(*ex_);
   round_ = ledger_.take("inputs", round_bytes());
-  loss_sum_ = round_.view({1}, DType::f64, round_bytes() - kAlignment);
+  loss_sums_ = round_.view({1}, DType::f64, round_bytes() - kAlignment);
   for (int chunk = 0; chunk < config_.chunks; ++chunk)
     saved_.push_back(std::move(memory_.make_saved(chunk, 1).front()));
   if (config_.device != Device::cpu) host_round_ = Buffer(round_bytes(), config_.device, Side::host);
@@ -158,7 +158,7 @@ void InferenceModel::fill_params(DType stored, const ReadValues& read) {
 
 void InferenceModel::run_chunk(Exec& ex, int chunk, const PassShape& shape, const Block& block, const Tensor& input,
                                const Tensor& output, model::Chunk::Saved& saved) const {
-  const model::Chunk::Inputs inputs{memory_.microbatch(pass(shape)), {block.tokens, block.targets}, loss_sum_};
+  const model::Chunk::Inputs inputs{memory_.microbatch(pass(shape)), {block.tokens, block.targets}, loss_sums_};
   const model::Chunk& own = memory_.chunk(chunk);
   if (own.range().head)
     own.score(ex, inputs, input, {block.rows, block.losses, block.best_ids}, saved);

@@ -122,7 +122,7 @@ class InferenceModel final : private pipeline::Stage {
   std::optional<Exec> ex_;
   MemoryLedger ledger_;
   Buffer round_, host_round_;
-  Tensor loss_sum_ = Tensor(nullptr, {1}, DType::f64);
+  Tensor loss_sums_ = Tensor(nullptr, {1}, DType::f64);
   PassShape running_;                     ///< the shape of the round
   std::vector<std::vector<int>> served_;  ///< by chunk and slot: the microbatch
 };

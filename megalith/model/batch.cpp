@@ -11,8 +11,12 @@ std::byte* at(const Tensor& block, Index offset) {
 
 }  // namespace
 
-Index count_targets(std::span<const std::int32_t> targets) {
-  return std::ranges::count_if(targets, [](std::int32_t target) { return target != kNoTarget; });
+void count_losses(const Batch& batch, LossCounts& counts) {
+  for (const BatchInput& input : kBatchInputs) {
+    if (input.loss < 0) continue;
+    const std::span<std::int32_t> targets = batch.*input.host;
+    counts[static_cast<std::size_t>(input.loss)] += std::ssize(targets) - std::ranges::count(targets, kNoTarget);
+  }
 }
 
 BatchLayout::BatchLayout(const BatchShape& shape)

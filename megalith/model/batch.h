@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "megalith/ops/attention.h"
+#include "megalith/ops/step_end.h"
 #include "megalith/runtime/step_state.h"
 #include "megalith/tensor/memory.h"
 
@@ -58,6 +59,7 @@ struct BatchInput {
   NeededBy needed_by;
   std::span<std::int32_t> Batch::*host = nullptr;
   Tensor BatchTensors::*device = nullptr;
+  int loss = -1;  ///< number of the loss with a term for each entry but kNoTarget; -1: none
 
   /// Whether batches of this shape have the input.
   bool is_in(const BatchShape& batch) const {
@@ -72,7 +74,8 @@ inline constexpr std::array kBatchInputs{
                &Batch::lengths,
                &BatchTensors::lengths},
     BatchInput{"tokens", InputShape::per_token, DType::i32, {.first = true}, &Batch::tokens, &BatchTensors::tokens},
-    BatchInput{"targets", InputShape::per_token, DType::i32, {.last = true}, &Batch::targets, &BatchTensors::targets}};
+    BatchInput{
+        "targets", InputShape::per_token, DType::i32, {.last = true}, &Batch::targets, &BatchTensors::targets, 0}};
 
 /// The source of samples. Thread-safe: rank threads share it.
 class BatchSource {
@@ -82,8 +85,10 @@ class BatchSource {
   virtual void fill(Index first_sample, Index count, const Batch& batch) const = 0;
 };
 
-/// Targets that have a loss.
-Index count_targets(std::span<const std::int32_t> targets);
+/// By loss of the model: how many terms it has.
+using LossCounts = std::array<Index, ops::kMaxLosses>;
+/// Adds the terms in a batch.
+void count_losses(const Batch& batch, LossCounts& counts);
 
 /// The layout of a microbatch's inputs in one block, which one upload fills: its StepState, then every input that the
 /// model has. Chunks with the embedding or the head upload all of it, chunks in the middle the part that they need.

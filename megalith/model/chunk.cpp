@@ -36,6 +36,8 @@ nn::VocabShard vocab_shard(const ModelSpec& model, const nn::TensorParallel& tp)
   return nn::vocab_shard(model.embedding.vocab_size, model.embedding.padded_vocab_size, tp.group());
 }
 
+nn::HeadInputs head_inputs(const Chunk::Inputs& inputs) { return {inputs.batch.targets, inputs.loss_sums}; }
+
 /// Brings layers' parameters before they are read, and sends their gradients once they are done. Neither is part of the
 /// planned phase.
 class LayerTraffic final : public nn::LayerEvents {
@@ -106,8 +108,8 @@ Chunk::Chunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGro
                        nn::DropoutSite{model.embedding.dropout, config.seed, 0});
   }
   if (range.head) {
-    head_.emplace(vocab_shard(model, tp_), tp_, nn::Norm(model.head.norm, params),
-                  params.at(model.head.tying == Tying::tied ? kTokenTable : kHeadTable));
+    head_ = std::make_unique<nn::LmHead>(vocab_shard(model, tp_), tp_, nn::Norm(model.head.norm, params),
+                                         params.at(model.head.tying == Tying::tied ? kTokenTable : kHeadTable));
   }
 }
 
@@ -155,17 +157,17 @@ void Chunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, const T
   if (!head_) return;
   LayerTraffic(values, nullptr).layer_needed(ex, kOutsideLayers);
   ex.set_layer(kOutsideLayers);
-  head_->forward(ex, inputs.microbatch, x, inputs.batch.targets, inputs.loss_sum, saved.head);
+  head_->forward(ex, inputs.microbatch, x, head_inputs(inputs), *saved.head);
 }
 
 Tensor Chunk::logits(Exec& ex, const Inputs& inputs, const Edges& edges, Rows rows, Saved& saved) const {
   const Tensor x = body(ex, inputs, edges.input, edges.output, saved, nullptr);
-  return head_ ? head_->logits(ex, x.rows(rows.first, rows.count), saved.head) : Tensor();
+  return head_ ? head_->outputs(ex, x.rows(rows.first, rows.count), *saved.head) : Tensor();
 }
 
 Tensor Chunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {
   const Tensor x = body(ex, inputs, {}, {}, saved, nullptr);
-  return head_->forward(ex, inputs.microbatch, x, inputs.batch.targets, inputs.loss_sum, saved.head);
+  return head_->forward(ex, inputs.microbatch, x, head_inputs(inputs), *saved.head);
 }
 
 void Chunk::score(Exec& ex, const Inputs& inputs, const Tensor& input, const RowScores& scores, Saved& saved) const {
@@ -176,9 +178,9 @@ void Chunk::score(Exec& ex, const Inputs& inputs, const Tensor& input, const Row
   ops::permute_rows(ex, {.x = x, .pair_of = scores.rows, .rows = chosen, .unused = ops::UnusedRows::zero});
   for (Index begin = 0; begin < rows; begin += kScoredRows) {
     const Index count = std::min(kScoredRows, rows - begin);
-    const Tensor losses =
-        head_->score(ex, inputs.microbatch, chosen.rows(begin, count), inputs.batch.targets.rows(begin, count),
-                     inputs.loss_sum, scores.best_ids ? scores.best_ids.rows(begin, count) : Tensor());
+    const Tensor losses = head_->score(ex, inputs.microbatch, chosen.rows(begin, count),
+                                       {inputs.batch.targets.rows(begin, count), inputs.loss_sums},
+                                       scores.best_ids ? scores.best_ids.rows(begin, count) : Tensor());
     ops::copy(ex, losses, scores.losses.rows(begin, count));
   }
 }
@@ -190,7 +192,7 @@ void Chunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, 
   if (head_) {
     dy.grad = !has_layers && input_grad ? input_grad : boundary(ex, inputs);
     if (has_layers) dy.bias_grad = layers_.output_bias_grad();
-    head_->backward(ex, inputs.microbatch, inputs.batch.targets, saved.head, dy);
+    head_->backward(ex, inputs.microbatch, head_inputs(inputs), *saved.head, dy);
   }
   Tensor dx = dy.grad;
   if (has_layers) {

@@ -43,7 +43,7 @@ class Chunk {
   struct Inputs {
     nn::Microbatch microbatch;
     BatchTensors batch;  ///< a chunk with the embedding reads tokens, one with the head reads targets
-    Tensor loss_sum;     ///< [1] f64; the head adds to it
+    Tensor loss_sums;    ///< [losses] f64; the head adds to them
     nn::SegmentGraphs graphs = {};
   };
   /// Where a forward pass reads and writes the stream, as in forward().
@@ -52,7 +52,7 @@ class Chunk {
   };
   struct Saved {
     nn::SublayerStack::Saved layers;
-    nn::LmHead::Saved head;
+    std::unique_ptr<nn::Head::Saved> head;                                     ///< null without the head
     void take_host_memory(Device device) { layers.take_host_memory(device); }  ///< nn::Sublayer::Saved
   };
 
@@ -60,7 +60,7 @@ class Chunk {
         const ChunkConfig& config);
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
-  Saved make_saved() const { return {layers_.make_saved(), {}}; }
+  Saved make_saved() const { return {layers_.make_saved(), head_ ? head_->make_saved() : nullptr}; }
   /// For decoding: memory for the keys and values that passes with `saved` add to and attend to.
   void take_caches(const nn::TakeKvCache& take, Saved& saved) const { layers_.take_caches(take, saved.layers); }
 
@@ -114,7 +114,7 @@ class Chunk {
   DType dtype_;
   std::optional<nn::VocabParallelEmbedding> embedding_;
   nn::SublayerStack layers_;
-  std::optional<nn::LmHead> head_;
+  std::unique_ptr<nn::Head> head_;
 };
 
 /// The parameters of all chunks of one rank. A tied table is declared once where a rank both embeds and ends.

@@ -29,6 +29,8 @@ std::span<const nn::SublayerSpec> ModelSpec::of_layers(Index begin, Index end) c
   return {first, last};
 }
 
+std::span<const nn::LossSpec> losses_of(const ModelConfig& /*model*/) { return nn::LmHead::kLosses; }
+
 ModelSpec model_spec(const ModelConfig& m) {
   const grid::LayerRange all{0, m.num_layers};
   return model_spec(m, {&all, 1});

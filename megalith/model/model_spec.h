@@ -6,6 +6,7 @@
 
 #include "megalith/grid/layer_assignment.h"
 #include "megalith/model/model_config.h"
+#include "megalith/nn/head.h"
 #include "megalith/nn/sublayer_spec.h"
 
 namespace megalith::model {
@@ -22,6 +23,8 @@ struct HeadSpec {
   nn::NormSpec norm;
   Tying tying = Tying::tied;
 };
+/// The losses of a model, on every rank: those of its head.
+std::span<const nn::LossSpec> losses_of(const ModelConfig& model);
 
 /// A model as data: embedding, sublayers in the order of a forward pass, head. Chunks are built, parameters declared
 /// and FLOPs counted from it.

@@ -84,7 +84,7 @@ Stage::Stage(StageConfig config, const comm::Mesh& mesh)
                .determinism = config_.determinism},
               mesh_, partition_of(config_, mesh_)),
       router_states_(config_.model, params()),
-      loss_sum_(nullptr, {1}, DType::f64),
+      loss_sums_(nullptr, {std::ssize(losses_of(config_.model))}, DType::f64),
       exchange_(params(), mesh_),
       awaits_params_(chunks().size(), 0) {
   moe().totals = moe_totals_in(nullptr);
@@ -196,7 +196,7 @@ void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   }
   inputs_ = ledger.take("inputs", input_bytes());
 
-  loss_sum_ = inputs_.view({1}, DType::f64);
+  loss_sums_ = inputs_.view(loss_sums_.shape(), DType::f64);
   Index offset = kAlignment;
   moe().totals = moe_totals_in(inputs_.data() + offset);
   offset += round_up(moe_totals().bytes(), kAlignment);
@@ -236,14 +236,14 @@ void Stage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first
   state_ = state;
   optimizer_state_ = optimizer_state;
   if (config_.input_uploads == InputUploads::one_by_one) return;
-  Index targets = 0;
-  step_inputs_.load(ex, [&](int microbatch, std::span<std::byte> host) { targets += fill_block(microbatch, host); });
-  counted_targets_ = mesh_.last_stage() ? targets : 0;
+  LossCounts counts{};
+  step_inputs_.load(ex, [&](int microbatch, std::span<std::byte> host) { fill_block(microbatch, host, counts); });
+  loss_counts_ = mesh_.last_stage() ? counts : LossCounts{};
 }
 
 void Stage::begin(Exec& ex) {
-  if (config_.input_uploads == InputUploads::one_by_one) counted_targets_ = 0;
-  ops::fill(ex, loss_sum_, 0);
+  if (config_.input_uploads == InputUploads::one_by_one) loss_counts_ = {};
+  ops::fill(ex, loss_sums_, 0);
   if (moe_totals().layers() > 0)
     ops::fill(ex, Tensor(moe_totals().counts.raw(), {moe_totals().bytes() / 8}, DType::f64), 0);
   if (mode_ == nn::Mode::evaluate) return;
@@ -268,7 +268,7 @@ Chunk::Inputs Stage::inputs(const ActivationSlot& slot, nn::Mode mode) const {
   nn::Microbatch microbatch = memory_.microbatch(pass(mode));
   microbatch.step_state = slot.step_state;
   microbatch.lengths = slot.batch.lengths;
-  return {std::move(microbatch), slot.batch, loss_sum_};
+  return {std::move(microbatch), slot.batch, loss_sums_};
 }
 
 Index Stage::input_bytes_of(int chunk) const {
@@ -287,7 +287,7 @@ Index Stage::first_sample_of(int microbatch) const {
   return mesh_.dp_rank() * (config_.global_batch / mesh_.dp.size()) + microbatch * config_.micro_batch;
 }
 
-Index Stage::fill_block(int microbatch, std::span<std::byte> host) const {
+void Stage::fill_block(int microbatch, std::span<std::byte> host, LossCounts& counts) const {
   const Index sample = first_sample_of(microbatch);
   StepState state = state_;
   state.first_sample = static_cast<std::uint64_t>(sample);
@@ -296,7 +296,7 @@ Index Stage::fill_block(int microbatch, std::span<std::byte> host) const {
   const bool reads =
       std::ranges::any_of(kBatchInputs, [&](const BatchInput& input) { return !(batch.*input.host).empty(); });
   if (reads) source_->fill(first_sample_ + sample, config_.micro_batch, batch);
-  return count_targets(batch.targets);
+  count_losses(batch, counts);
 }
 
 bool Stage::graphs_know_microbatch() const {
@@ -333,8 +333,9 @@ void Stage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) 
             .writes = {place.batch.lengths, place.batch.tokens, place.batch.targets, place.step_state}},
            [&](Exec&, Stream) {
              staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()), bytes, [&](std::byte* host) {
-               const Index targets = fill_block(microbatch, {host, static_cast<std::size_t>(bytes)});
-               if (memory_.chunk(chunk).range().head) counted_targets_ += targets;
+               LossCounts elsewhere{};
+               LossCounts& counts = memory_.chunk(chunk).range().head ? loss_counts_ : elsewhere;
+               fill_block(microbatch, {host, static_cast<std::size_t>(bytes)}, counts);
              });
            });
   }

@@ -95,11 +95,11 @@ class Stage : public pipeline::Stage {
   void begin(Exec& ex);
   /// From here on the captured segments of training passes run from these graphs, which must outlive this.
   void run_segments_from(GraphCache& graphs) { graphs_ = &graphs; }
-  /// Sum of the losses of this rank's tokens since begin(): [1] f64, zero except on the last stage.
-  const Tensor& loss_sum() const { return loss_sum_; }
-  /// The number of targets with a loss in the inputs of this rank's head, in a step or an evaluated batch: loss_sum()
-  /// is the sum over these. Complete when the host has submitted all passes.
-  Index counted_targets() const { return counted_targets_; }
+  /// By loss: the sum over this rank's samples since begin(). [losses] f64, zero except on the last stage.
+  const Tensor& loss_sums() const { return loss_sums_; }
+  /// By loss: the number of its terms in the inputs of this rank's head, in a step or an evaluated batch. loss_sums()
+  /// are the sums over these. Complete when the host has submitted all passes.
+  const LossCounts& loss_counts() const { return loss_counts_; }
 
   /// What passes have added up about MoE layers since begin(), and the sums over ranks once sum_moe_totals() has run.
   const nn::MoeTotals& moe_totals() const { return memory_.moe().totals; }
@@ -155,9 +155,9 @@ class Stage : public pipeline::Stage {
   /// The totals of MoE layers in this memory; without any: for their size.
   nn::MoeTotals moe_totals_in(std::byte* memory) const;
   Index step_input_bytes() const;
-  /// Writes a microbatch's block: the step state, and the inputs if there is room for them. Returns the number of its
-  /// targets with a loss.
-  Index fill_block(int microbatch, std::span<std::byte> host) const;
+  /// Writes a microbatch's block: the step state, and the inputs if there is room for them. Adds the terms of its
+  /// losses to `counts`.
+  void fill_block(int microbatch, std::span<std::byte> host, LossCounts& counts) const;
   Index first_sample_of(int microbatch) const;
   Index input_bytes_of(int chunk) const;
   /// Bytes of a microbatch in the inputs of a step. A rank in the middle of the model has no ids there.
@@ -189,7 +189,7 @@ class Stage : public pipeline::Stage {
   std::vector<std::vector<Chunk::Saved>> saved_, saved_by_evaluation_;
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
-  Tensor loss_sum_;
+  Tensor loss_sums_;
 
   Staging staging_;
   StepInputs step_inputs_;
@@ -199,7 +199,8 @@ class Stage : public pipeline::Stage {
   std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
   const BatchSource* source_ = nullptr;
   Tensor optimizer_state_;
-  Index first_sample_ = 0, counted_targets_ = 0;
+  Index first_sample_ = 0;
+  LossCounts loss_counts_{};
   StepState state_;
 };
 

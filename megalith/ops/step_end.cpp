@@ -1,5 +1,7 @@
 #include "megalith/ops/step_end.h"
 
+#include <algorithm>
+
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/step_end_kernels.h"
 #include "megalith/runtime/step_state.h"
@@ -18,14 +20,15 @@ constexpr Index kTotals = sizeof(StepTotals) / sizeof(double), kCounts = sizeof(
 
 void step_terms(Exec& ex, const StepTerms& args) {
   expect_like(args.sum_squares, {round_up(args.sum_squares.numel(), 2)}, DType::f64, "step_terms.sum_squares");
-  expect_like(args.loss_sum, {1}, DType::f64, "step_terms.loss_sum");
+  expect_like(args.loss_sums, {std::clamp<Index>(args.loss_sums.numel(), 1, kMaxLosses)}, DType::f64,
+              "step_terms.loss_sums");
   expect_like(args.totals, {kTotals}, DType::f64, "step_terms.totals");
   expect_like(args.counts, {kCounts}, DType::u64, "step_terms.counts");
   expect_struct<StepOutcome>(args.outcome, "step_terms.outcome");
   run_kernel(
       ex,
       {.name = "step_terms",
-       .reads = {args.sum_squares, args.loss_sum, args.counts},
+       .reads = {args.sum_squares, args.loss_sums, args.counts},
        .writes = {args.totals, args.counts, args.outcome}},
       [args] { cpu::step_terms(args); }, [args](auto&, auto stream) { cuda::step_terms(stream, args); });
 }

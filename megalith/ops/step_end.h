@@ -52,16 +52,25 @@ struct OptimizerState {
   std::int64_t halted = 0;       ///< 1: a step was not finite or the ranks disagreed; nothing changes any more
 };
 
-/// The numbers of a step that are summed over all ranks. Afterwards they are the same everywhere.
+/// The largest number of losses of a model.
+inline constexpr int kMaxLosses = 4;
+
+/// The numbers of a step that are summed over all ranks. Afterwards they are the same everywhere. Each loss of the
+/// model has a row {sum, count, weight}: its sum is here, its count in StepCounts, its weight in StepRules. The rows
+/// past the last loss are 0 and are not communicated.
 struct StepTotals {
-  double loss_sum = 0, squares = 0;  ///< sum of the losses; of the squared gradients, still scaled
+  double squares = 0;  ///< sum of the squared gradients, still scaled
+  double loss_sums[kMaxLosses] = {};
 };
 struct StepCounts {
-  std::uint64_t calls = 0;       ///< agreement terms: 0 if all ranks made the same calls
-  std::uint64_t requests = 0;    ///< requests of ranks to all ranks, summed; no meaning here
-  std::uint64_t targets = 0;     ///< targets with a loss in the global batch
-  std::uint64_t non_finite = 0;  ///< ranks that saw a number that is not finite
+  std::uint64_t non_finite = 0;                ///< ranks that saw a number that is not finite
+  std::uint64_t calls = 0;                     ///< agreement terms: 0 if all ranks made the same calls
+  std::uint64_t requests = 0;                  ///< requests of ranks to all ranks, summed; no meaning here
+  std::uint64_t loss_counts[kMaxLosses] = {};  ///< terms of each loss in the global batch
 };
+/// How much of them ranks communicate, with `losses` losses.
+constexpr Index summed_totals(int losses) { return 1 + losses; }
+constexpr Index summed_counts(int losses) { return 3 + losses; }
 
 /// What the host reads about a step when it is complete.
 struct StepOutcome {
@@ -76,44 +85,60 @@ struct StepRules {
   LearningRate learning_rate = {};
   LossScaling scaling = {};
   double clip = 0;  ///< limit of the global gradient norm; 0: none
-  /// Backward multiplies every loss by 1 / this, before the number of targets of all ranks is known. The update then
-  /// corrects the gradients. 0: they need no correction.
+  /// Backward multiplies every term of the first loss by 1 / this, before the number of terms of all ranks is known.
+  /// The update then corrects the gradients. 0: they need no correction. Models with several losses have 0.
   double divided_by = 0;
+  int losses = 1;
+  double loss_weights[kMaxLosses] = {1, 1, 1, 1};
 
-  /// The factor that turns the gradients into those of the mean over `targets`. 1 if all tokens have a target, 0 if
+  /// The factor that turns the gradients into those of the mean over the terms. 1 if all tokens have a target, 0 if
   /// none has.
-  constexpr double mean_factor(std::uint64_t targets) const {
+  constexpr double mean_factor(const StepCounts& counts) const {
     if (divided_by == 0) return 1;
-    return targets == 0 ? 0 : divided_by / static_cast<double>(targets);
+    return counts.loss_counts[0] == 0 ? 0 : divided_by / static_cast<double>(counts.loss_counts[0]);
+  }
+  /// The loss of a step: the weighted sum of the means of all losses. A loss without terms adds nothing.
+  constexpr double mean_loss(const StepTotals& totals, const StepCounts& counts) const {
+    double sum = 0;
+    for (int i = 0; i < losses; ++i) {
+      if (counts.loss_counts[i] > 0)
+        sum += loss_weights[i] * (totals.loss_sums[i] / static_cast<double>(counts.loss_counts[i]));
+    }
+    return sum;
   }
 };
 
 /// One rank's numbers of a step.
 struct StepNumbers {
-  double squares, replicas_squares, loss_sum;  ///< squares of gradients that count, of replicas', which do not; the
-                                               ///< sum of losses
+  double squares = 0, replicas_squares = 0;  ///< squares of gradients that count, of replicas', which do not
+  double loss_sums[kMaxLosses] = {};
 };
 /// The numbers of a rank with one optimizer per reduction group, for `groups` groups. `squares` has the squares and the
-/// replicas' squares of each.
-constexpr StepNumbers add_up_groups(const double* squares, Index groups, double loss_sum) {
-  StepNumbers numbers{squares[0], squares[1], loss_sum};
+/// replicas' squares of each, `loss_sums` one number per loss.
+constexpr StepNumbers add_up(const double* squares, Index groups, const double* loss_sums, Index losses) {
+  StepNumbers numbers{.squares = squares[0], .replicas_squares = squares[1]};
   for (Index group = 1; group < groups; ++group) {
     numbers.squares += squares[2 * group];
     numbers.replicas_squares += squares[2 * group + 1];
   }
+  for (Index loss = 0; loss < losses; ++loss) numbers.loss_sums[loss] = loss_sums[loss];
   return numbers;
 }
-/// Whether a rank's sum of losses counts in the totals. That of a replica does not.
+/// Whether a rank's sums of losses count in the totals. That of a replica does not.
 enum class LossShare : std::uint8_t { counts, replica };
 
 /// A rank's terms of the totals over all ranks. A number that does not count is 0 here, but it is still checked for
 /// being finite.
 constexpr StepTotals terms_of(const StepNumbers& numbers, LossShare share, StepCounts& counts, StepOutcome& outcome) {
-  const bool finite =
-      std::isfinite(numbers.squares) && std::isfinite(numbers.replicas_squares) && std::isfinite(numbers.loss_sum);
+  bool finite = std::isfinite(numbers.squares) && std::isfinite(numbers.replicas_squares);
+  StepTotals totals{.squares = numbers.squares};
+  for (int i = 0; i < kMaxLosses; ++i) {
+    finite = finite && std::isfinite(numbers.loss_sums[i]);
+    if (share == LossShare::counts) totals.loss_sums[i] = numbers.loss_sums[i];
+  }
   counts.non_finite = finite ? 0 : 1;
   outcome.finite_here = finite ? 1 : 0;
-  return {.loss_sum = share == LossShare::counts ? numbers.loss_sum : 0.0, .squares = numbers.squares};
+  return totals;
 }
 
 /// min(1, clip / (norm + 1e-6)); 1 without clipping.
@@ -127,7 +152,7 @@ constexpr double clip_factor(double clip, double norm) {
 constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, const StepCounts& counts,
                              OptimizerState& state, StepOutcome& outcome) {
   const bool agreed = counts.calls == 0, finite = counts.non_finite == 0;
-  const double mean = rules.mean_factor(counts.targets);
+  const double mean = rules.mean_factor(counts);
   const double norm = std::sqrt(totals.squares) / state.loss_scale * mean;
   StepVerdict verdict;
   verdict.apply = agreed && finite && state.halted == 0 ? 1 : 0;
@@ -156,12 +181,12 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   return verdict;
 }
 
-/// terms_of() on the device. The host writes all counts except `non_finite`, the last.
+/// terms_of() on the device. The host writes all counts except `non_finite`, the first.
 struct StepTerms {
   Tensor sum_squares;  // in   [2 groups] f64: squares, replicas_squares of each reduction group
-  Tensor loss_sum;     // in   [1] f64
-  Tensor totals;       // out  [2] f64: StepTotals
-  Tensor counts;       // in, out  [4] u64: StepCounts
+  Tensor loss_sums;    // in   [L] f64, L <= kMaxLosses
+  Tensor totals;       // out  [5] f64: StepTotals
+  Tensor counts;       // in, out  [7] u64: StepCounts
   Tensor outcome;      // out  u8 [sizeof(StepOutcome)]: finite_here
   LossShare loss = LossShare::counts;
 };
@@ -169,7 +194,7 @@ void step_terms(Exec& ex, const StepTerms& args);
 
 /// decide() on the device.
 struct DecideStep {
-  Tensor totals, counts;  // in   [2] f64, [4] u64, summed over all ranks
+  Tensor totals, counts;  // in   [5] f64, [7] u64, summed over all ranks
   Tensor state;           // in, out  u8 [sizeof(OptimizerState)]
   Tensor verdict;         // out  u8 [sizeof(StepVerdict)]
   Tensor outcome;         // in, out  u8 [sizeof(StepOutcome)]

@@ -3,7 +3,7 @@
 
 namespace megalith::ops {
 
-// sum_squares: (groups, 2) : (2, 1).  loss_sum: (1).  The other tensors are one struct each (step_end.h).
+// sum_squares: (groups, 2) : (2, 1).  loss_sums: (losses) : (1).  The other tensors are one struct each (step_end.h).
 
 namespace cpu {
 void step_terms(const StepTerms& args);

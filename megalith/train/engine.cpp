@@ -91,7 +91,7 @@ void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
   const std::string name = non_finite_parameter(exec(), stage().params());
   const std::string broken = share_first_text(
       world(), name.empty() ? "" : str("; ", name, " on rank ", world().rank(), " holds what is not finite"));
-  throw NonFiniteError(str("[step ", step, "] loss = ", exact(outcome.totals.loss_sum),
+  throw NonFiniteError(str("[step ", step, "] loss = ", exact(outcome.totals.loss_sums[0]),
                            ", gradient norm = ", exact(outcome.grad_norm), ": must be finite; seen on rank ", ranks,
                            broken, "; parameters stay those of step ", step - 1,
                            ". A lower optimizer.lr or a longer warm-up may help"));
@@ -126,6 +126,16 @@ Index Engine::outcome_bytes() const {
   return kOutcomeBytes + round_up(memory_.stage().moe_totals().bytes(), kAlignment);
 }
 
+std::vector<LossMean> Engine::means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const {
+  std::vector<LossMean> means;
+  for (std::size_t i = 0; const nn::LossSpec& loss : model::losses_of(memory_.plan().model)) {
+    const auto count = static_cast<Index>(counts.loss_counts[i]);
+    means.push_back({loss.name, count == 0 ? 0 : totals.loss_sums[i] / static_cast<double>(count), count});
+    ++i;
+  }
+  return means;
+}
+
 MoeReport Engine::read_moe(std::byte* totals) const {
   const nn::MoeTotals& on_device = memory_.stage().moe_totals();
   if (on_device.layers() == 0) return {};
@@ -145,9 +155,8 @@ StepReport Engine::finish_step() {
   const bool scaled = program_.rules().scaling.is_on() && outcome.counts.calls == 0;
   if (skipped && !scaled) refuse(outcome, started.step);
   const Requests asked = StepProgram::answer(outcome.counts);
-  const std::uint64_t targets = outcome.counts.targets;
-  return {.loss = targets == 0 ? 0.0 : outcome.totals.loss_sum / static_cast<double>(targets),
-          .targets = static_cast<Index>(targets),
+  return {.loss = program_.rules().mean_loss(outcome.totals, outcome.counts),
+          .losses = means_of(outcome.totals, outcome.counts),
           .grad_norm = outcome.grad_norm,
           .learning_rate = skipped ? 0.0 : outcome.learning_rate,
           .loss_scale = outcome.loss_scale,
@@ -161,19 +170,24 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
   if (steps_started() != 0) throw InternalError("[Engine::evaluate] a step is under way");
   const config::RunPlan& plan = memory_.plan();
   stage().gather_all_params(exec());
-  std::array<double, 2> sums{};  // of losses, of targets that have one
+  ops::StepTotals totals;
+  ops::StepCounts counts;
   for (Index first = 0; first < samples; first += plan.train.global_batch) {
     const comm::HostWait waiting(world());
     stage().load(exec(), nn::Mode::evaluate, source, first, {}, {});
     graphs_.run_evaluation();
-    sums[0] += memory_.read<double>(stage().loss_sum());
-    sums[1] += static_cast<double>(memory_.counted_targets());
+    for (int i = 0; i < program_.rules().losses; ++i) {
+      totals.loss_sums[i] += memory_.read<double>(stage().loss_sums().rows(i, 1));
+      counts.loss_counts[i] += static_cast<std::uint64_t>(memory_.loss_counts()[static_cast<std::size_t>(i)]);
+    }
   }
   graphs_.end_evaluation();
-  if (!memory_.counts_losses()) sums[0] = 0;
+  if (!memory_.counts_losses()) totals = {};
   Exec host;
-  comm::all_reduce(host, world().all(), Tensor(sums.data(), {2}, DType::f64), comm::Reduce::sum).wait(host);
-  return sums[1] == 0 ? 0.0 : sums[0] / sums[1];
+  const Index losses = program_.rules().losses;
+  comm::all_reduce(host, world().all(), Tensor(totals.loss_sums, {losses}, DType::f64), comm::Reduce::sum).wait(host);
+  comm::all_reduce(host, world().all(), Tensor(counts.loss_counts, {losses}, DType::u64), comm::Reduce::sum).wait(host);
+  return program_.rules().mean_loss(totals, counts);
 }
 
 }  // namespace megalith::train

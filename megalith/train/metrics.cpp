@@ -52,6 +52,9 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
                              {"train/lr", m.result.learning_rate},
                              {"speed/tokens_per_second", m.tokens_per_second},
                              {"speed/step_time_s", m.step_time_s}};
+  if (m.result.losses.size() > 1) {
+    for (const LossMean& loss : m.result.losses) all.push_back({str("train/", loss.name), loss.mean});
+  }
   const MoeReport& moe = m.result.moe;
   if (moe.empty()) return all;
   all.push_back({"moe/aux_loss", moe.aux_loss});
@@ -80,10 +83,13 @@ MetricsLog::MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step)
     : evaluated_(drop_later_lines(fs, file, resumed_step)), file_(fs, file) {}
 
 void MetricsLog::write(const StepMetrics& m) {
-  line(str("{\"step\":", m.step, ",\"loss\":", number(m.result.loss), ",\"grad_norm\":", number(m.result.grad_norm),
-           ",\"lr\":", number(m.result.learning_rate), ",\"loss_scale\":", number(m.result.loss_scale),
-           ",\"skipped\":", m.result.skipped ? 1 : 0, ",\"tokens\":", m.tokens,
-           ",\"step_time_s\":", number(m.step_time_s), ",\"tokens_per_second\":", number(m.tokens_per_second),
+  std::string parts;  // of the loss, where it has several
+  for (const LossMean& loss : m.result.losses) parts += str(",\"", loss.name, "\":", number(loss.mean));
+  if (m.result.losses.size() < 2) parts.clear();
+  line(str("{\"step\":", m.step, ",\"loss\":", number(m.result.loss), parts,
+           ",\"grad_norm\":", number(m.result.grad_norm), ",\"lr\":", number(m.result.learning_rate),
+           ",\"loss_scale\":", number(m.result.loss_scale), ",\"skipped\":", m.result.skipped ? 1 : 0, ",\"tokens\":",
+           m.tokens, ",\"step_time_s\":", number(m.step_time_s), ",\"tokens_per_second\":", number(m.tokens_per_second),
            ",\"model_tflops_per_s\":", number(m.model_tflops_per_s), ",\"missed_saves\":", m.missed_saves,
            ",\"memory_bytes\":", m.memory_bytes, m.result.moe.empty() ? "" : ",\"moe\":" + m.result.moe.json(), "}"));
 }

@@ -27,7 +27,8 @@ pipeline::Executor::Boundary boundary(const model::Stage& stage) {
 
 // These lie in device memory, whose bytes are compared: none may be padding, which would be others in each run.
 static_assert(sizeof(ops::OptimizerState) == 4 * 8 && sizeof(ops::StepVerdict) == 4 * 8);
-static_assert(sizeof(ops::StepTotals) == 2 * 8 && sizeof(ops::StepCounts) == 4 * 8);
+static_assert(sizeof(ops::StepTotals) == (1 + ops::kMaxLosses) * 8 &&
+              sizeof(ops::StepCounts) == (3 + ops::kMaxLosses) * 8);
 static_assert(sizeof(ops::StepOutcome) == sizeof(ops::StepTotals) + sizeof(ops::StepCounts) + 3 * 8 + 2 * 4);
 
 template <class T>
@@ -148,8 +149,8 @@ void RunMemory::take_scalars() {
     return tensor;
   };
   scalars_.squares = carve({2 * static_cast<Index>(optimizers_.size())}, DType::f64);
-  scalars_.totals = carve({2}, DType::f64);
-  scalars_.counts = carve({4}, DType::u64);
+  scalars_.totals = carve({sizeof(ops::StepTotals) / sizeof(double)}, DType::f64);
+  scalars_.counts = carve({sizeof(ops::StepCounts) / sizeof(std::uint64_t)}, DType::u64);
   scalars_.optimizer_state = carve({Index{sizeof(ops::OptimizerState)}}, DType::u8);
   scalars_.verdict = carve({Index{sizeof(ops::StepVerdict)}}, DType::u8);
   scalars_.outcome = carve({Index{sizeof(ops::StepOutcome)}}, DType::u8);
@@ -207,7 +208,7 @@ MemoryNames RunMemory::names() const {
   stage_.name_slots(names);
   for (const ParamBuffer& params : stage_.params().trained())
     add_names(names, params, params.grads(), Part::gradients, "gradient");
-  add_name(names, stage_.loss_sum(), {Part::activations, std::numeric_limits<Index>::max()}, "sum of losses");
+  add_name(names, stage_.loss_sums(), {Part::activations, std::numeric_limits<Index>::max()}, "sums of losses");
   Index order = 0;
   const auto add_scalar = [&](const Tensor& tensor, const char* name) {
     add_name(names, tensor, {Part::agreement, order++}, name);

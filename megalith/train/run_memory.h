@@ -30,8 +30,8 @@ BytesByOwner planned_bytes(const config::RunPlan& plan, int rank);
 /// The numbers of a step in device memory.
 struct StepScalars {
   Tensor squares;          ///< [2 optimizers] f64: Optimizer::sum_of_squares
-  Tensor totals;           ///< [2] f64: ops::StepTotals
-  Tensor counts;           ///< [4] u64: ops::StepCounts
+  Tensor totals;           ///< [5] f64: ops::StepTotals
+  Tensor counts;           ///< [7] u64: ops::StepCounts
   Tensor optimizer_state;  ///< u8 [sizeof(ops::OptimizerState)]
   Tensor verdict;          ///< u8 [sizeof(ops::StepVerdict)]
   Tensor outcome;          ///< u8 [sizeof(ops::StepOutcome)]
@@ -82,8 +82,8 @@ class RunMemory {
   const MemoryPlan& optimizer_plan() const { return optimizer_plan_; }
   /// Whether this rank's losses count. Those of other tensor-parallel ranks are replicas.
   bool counts_losses() const { return mesh_.tp_rank() == 0; }
-  /// Stage::counted_targets() if the losses count, else 0.
-  Index counted_targets() const { return counts_losses() ? stage_.counted_targets() : 0; }
+  /// Stage::loss_counts() if the losses count, else 0.
+  model::LossCounts loss_counts() const { return counts_losses() ? stage_.loss_counts() : model::LossCounts{}; }
   const StepScalars& scalars() const { return scalars_; }
 
   /// The state of the optimizer in addition to its moments. Waits for the device.

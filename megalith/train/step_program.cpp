@@ -1,6 +1,6 @@
 #include "megalith/train/step_program.h"
 
-#include <array>
+#include <algorithm>
 #include <cstring>
 
 namespace megalith::train {
@@ -15,6 +15,8 @@ StepProgram::StepProgram(RunMemory& memory)
     : memory_(memory), rules_(optim::step_rules(memory.plan().optimizer, memory.plan().train.scaling)) {
   const config::RunPlan& plan = memory.plan();
   rules_.divided_by = static_cast<double>(plan.train.global_batch * plan.model.seq_len);
+  rules_.losses = 0;
+  for (const nn::LossSpec& loss : model::losses_of(plan.model)) rules_.loss_weights[rules_.losses++] = loss.weight;
 }
 
 void StepProgram::allocate(int ahead) { staging_ = Staging(memory_.plan().device, kAlignment, ahead); }
@@ -26,7 +28,8 @@ void StepProgram::warm_up_collectives() {
   memory_.stage().warm_up_collectives(ex);
   for (const ParamBuffer& params : memory_.stage().params().trained()) {
     if (params.is_sharded())  // the optimizer's, of its blocks' sums
-      comm::all_reduce(ex, mesh.reduction_group({.grid = params.grid()}), scalars.totals, comm::Reduce::sum).wait(ex);
+      comm::all_reduce(ex, mesh.reduction_group({.grid = params.grid()}), scalars.totals.rows(0, 2), comm::Reduce::sum)
+          .wait(ex);
   }
   sum_totals();
   memory_.world().wait_for(ex);
@@ -71,17 +74,17 @@ void StepProgram::update_parameters() {
 
 void StepProgram::upload(const Requests& requests) {
   const std::uint64_t term = (requests.stop == Stop::asked ? 1 : 0) + (requests.save ? kSaveRequest : 0);
-  const auto targets = static_cast<std::uint64_t>(memory_.counted_targets());
-  const std::array<std::uint64_t, 3> terms = {memory_.world().agreement_term(), term, targets};
-  staging_.upload(memory_.exec(), static_cast<std::byte*>(memory_.scalars().counts.raw()), sizeof terms,
-                  [&](std::byte* host) { std::memcpy(host, &terms, sizeof terms); });
+  ops::StepCounts counts{.calls = memory_.world().agreement_term(), .requests = term};
+  std::ranges::copy(memory_.loss_counts(), counts.loss_counts);
+  staging_.upload(memory_.exec(), static_cast<std::byte*>(memory_.scalars().counts.raw()), sizeof counts,
+                  [&](std::byte* host) { std::memcpy(host, &counts, sizeof counts); });
 }
 
 void StepProgram::vote() {
   const StepScalars& scalars = memory_.scalars();
   // Replicas of a number count once: optimizers count an owner's gradients, and losses are equal over tp.
   ops::step_terms(memory_.exec(), {.sum_squares = scalars.squares,
-                                   .loss_sum = memory_.stage().loss_sum(),
+                                   .loss_sums = memory_.stage().loss_sums(),
                                    .totals = scalars.totals,
                                    .counts = scalars.counts,
                                    .outcome = scalars.outcome,
@@ -92,8 +95,9 @@ void StepProgram::vote() {
 void StepProgram::sum_totals() {
   Exec& ex = memory_.exec();
   const comm::Group& world = memory_.mesh().world;
-  comm::all_reduce(ex, world, memory_.scalars().totals, comm::Reduce::sum).wait(ex);
-  comm::all_reduce(ex, world, memory_.scalars().counts, comm::Reduce::sum).wait(ex);
+  const StepScalars& scalars = memory_.scalars();
+  comm::all_reduce(ex, world, scalars.totals.rows(0, ops::summed_totals(rules_.losses)), comm::Reduce::sum).wait(ex);
+  comm::all_reduce(ex, world, scalars.counts.rows(0, ops::summed_counts(rules_.losses)), comm::Reduce::sum).wait(ex);
   memory_.stage().sum_moe_totals(ex);
 }
 

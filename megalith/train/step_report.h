@@ -1,13 +1,23 @@
 #pragma once
+#include <string_view>
+#include <vector>
+
 #include "megalith/train/moe_report.h"
 
 namespace megalith::train {
 
+/// The mean of a loss over its terms in the global batch; 0 if there are none.
+struct LossMean {
+  std::string_view name;  ///< nn::LossSpec::name
+  double mean = 0;
+  Index count = 0;
+};
+
 /// The numbers of one step on which the ranks agreed. Code that computes more about a step adds a member with a
 /// default.
 struct StepReport {
-  double loss = 0;           ///< mean over the global batch's targets with a loss, nats; 0 if there are none
-  Index targets = 0;         ///< targets with a loss in the global batch
+  double loss = 0;  ///< weighted sum of the means of `losses`, nats
+  std::vector<LossMean> losses = {};
   double grad_norm = 0;      ///< global, unscaled, before clipping
   double learning_rate = 0;  ///< 0 if the step was skipped
   double loss_scale = 1;     ///< of this step

@@ -96,7 +96,7 @@ std::vector<Passed> steps(const comm::Mesh& given, const Case& c, Sharding shard
     executor.run(ex, stage);
     stage.await_all_grads(ex);
     if (state == GraphCache::State::capturing) graphs.prepare(ex);
-    Passed passed{.loss = *stage.loss_sum().data<double>(), .own_grads = {}};
+    Passed passed{.loss = *stage.loss_sums().data<double>(), .own_grads = {}};
     for (const Bucket& bucket : params.buckets()) {
       const Tensor own = params.own_shard(params.grads(), bucket);
       passed.own_grads.insert(passed.own_grads.end(), own.data<double>(), own.data<double>() + own.numel());

@@ -224,18 +224,19 @@ TEST(FiniteDifference, LmHead) {
     double sum = 0;
     const Tensor loss_sum(&sum, {1}, DType::f64);
     const Tensor x = support::random_tensor(ex, {6, 4}, 1), dx = ex.tensor({6, 4}, DType::f64);
-    nn::LmHead::Saved saved;
-    const Tensor loss = head.forward(ex, microbatch.get(), x, targets, loss_sum, saved);
+    const std::unique_ptr<nn::Head::Saved> saved = head.make_saved();
+    const nn::HeadInputs inputs{targets, loss_sum};
+    const Tensor loss = head.forward(ex, microbatch.get(), x, inputs, *saved);
     EXPECT_EQ(loss.data<double>()[2], 0);
-    head.backward(ex, microbatch.get(), targets, saved, {dx});
+    head.backward(ex, microbatch.get(), inputs, *saved, {dx});
     // Padding rows are no parameters: their gradient is exactly zero, and they do not enter the comparison.
     Param& table = layer.params.at("table");
     for (Index i = 7 * 4; i < 10 * 4; ++i) EXPECT_EQ(table.grad.data<double>()[i], 0) << i;
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;
-      nn::LmHead::Saved ignored;
+      const std::unique_ptr<nn::Head::Saved> ignored = head.make_saved();
       sum = 0;
-      head.forward(scratch, microbatch.get(), x, targets, loss_sum, ignored);
+      head.forward(scratch, microbatch.get(), x, inputs, *ignored);
       return sum * microbatch.state.loss_scale;
     });
   });

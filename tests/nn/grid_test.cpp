@@ -195,9 +195,10 @@ void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {}) {
   const Shape rows{tp.rows_outside(kTokens), kHidden};
   const Tensor x = ex.tensor(rows, DType::f64), dx = ex.tensor(rows, DType::f64);
   embedding.forward(ex, microbatch.get(), tokens, x);
-  nn::LmHead::Saved saved;
-  out.put("loss", head.forward(ex, microbatch.get(), x, targets, loss_sum, saved));
-  head.backward(ex, microbatch.get(), targets, saved, {dx});
+  const std::unique_ptr<nn::Head::Saved> saved = head.make_saved();
+  const nn::HeadInputs inputs{targets, loss_sum};
+  out.put("loss", head.forward(ex, microbatch.get(), x, inputs, *saved));
+  head.backward(ex, microbatch.get(), inputs, *saved, {dx});
   embedding.backward_weight(ex, microbatch.get(), tokens, dx);
   expect_messages_of_the_ends(tp);
   sum_partial_gradients(ex, layer.params.dense(), tp);

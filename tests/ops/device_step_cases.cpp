@@ -217,8 +217,10 @@ TEST_P(DeviceOps, InitialisationIsThatOfTheOracle) {
 }
 
 TEST_P(DeviceOps, DecidesStepsAsTheOracleDoes) {
-  const Twin loss = t().scalar(3), totals = t().bytes_of(std::vector<double>(2).data(), {2}, DType::f64);
-  const Twin counts = t().bytes_of(std::vector<std::uint64_t>(4).data(), {4}, DType::u64),
+  constexpr Index num_totals = 1 + kMaxLosses, num_counts = 3 + kMaxLosses;
+  const Twin loss = t().bytes_of(std::array{3.0, 5.0}.data(), {2}, DType::f64);
+  const Twin totals = t().bytes_of(std::vector<double>(num_totals, 7).data(), {num_totals}, DType::f64);
+  const Twin counts = t().bytes_of(std::vector<std::uint64_t>(num_counts).data(), {num_counts}, DType::u64),
              outcome = t().structure(StepOutcome{});
   const Twin state = t().structure(OptimizerState{.updates = 41, .loss_scale = 65536, .clean_steps = 1}),
              verdict = t().structure(StepVerdict{});
@@ -238,7 +240,7 @@ TEST_P(DeviceOps, DecidesStepsAsTheOracleDoes) {
     t().run([&](Exec& ex) {
       scale_step_state(ex, state.on(ex), step.on(ex));
       step_terms(ex, {.sum_squares = this_time.on(ex),
-                      .loss_sum = loss.on(ex),
+                      .loss_sums = loss.on(ex),
                       .totals = totals.on(ex),
                       .counts = counts.on(ex),
                       .outcome = outcome.on(ex)});

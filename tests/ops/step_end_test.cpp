@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include <gmock/gmock.h>
+
 #include "tests/ops/op_test.h"
 
 namespace megalith::ops {
@@ -15,8 +17,8 @@ class Steps {
     if (rules.scaling.initial > 0) state_.loss_scale = rules.scaling.initial;
   }
   StepVerdict step(double scaled_squares, std::uint64_t non_finite = 0, std::uint64_t calls = 0) {
-    return decide(rules_, {.loss_sum = 1, .squares = scaled_squares},
-                  {.calls = calls, .targets = targets_, .non_finite = non_finite}, state_, outcome_);
+    return decide(rules_, {.squares = scaled_squares, .loss_sums = {1}},
+                  {.non_finite = non_finite, .calls = calls, .loss_counts = {targets_}}, state_, outcome_);
   }
   std::uint64_t targets_ = 0;
   StepRules rules_;
@@ -92,6 +94,16 @@ TEST(StepEnd, DisagreementEndsAllUpdatesAlsoWithScaling) {
   EXPECT_EQ(steps.state_.loss_scale, 8);
 }
 
+TEST(StepEnd, TheLossIsTheWeightedSumOfTheMeans) {
+  const StepRules one, two{.losses = 2, .loss_weights = {1, 0.5}};
+  const StepTotals totals{.loss_sums = {6, 20, 77}};
+  const StepCounts counts{.loss_counts = {4, 5, 7}};
+  EXPECT_EQ(one.mean_loss(totals, counts), 1.5);
+  EXPECT_EQ(two.mean_loss(totals, counts), 1.5 + 0.5 * 4);
+  EXPECT_EQ(two.mean_loss(totals, {.loss_counts = {0, 5}}), 2) << "a loss without terms adds nothing";
+  EXPECT_EQ(one.mean_loss(totals, {}), 0);
+}
+
 TEST(StepEnd, TermsCountReplicasOnce) {
   Exec ex;
   const auto numbers = [&](std::initializer_list<double> values) {
@@ -99,31 +111,40 @@ TEST(StepEnd, TermsCountReplicasOnce) {
     std::ranges::copy(values, tensor.data<double>());
     return tensor;
   };
-  const Tensor totals = ex.tensor({2}, DType::f64), counts = ex.tensor({4}, DType::u64);
+  const Tensor totals = ex.tensor({1 + kMaxLosses}, DType::f64), counts = ex.tensor({3 + kMaxLosses}, DType::u64);
   const Tensor outcome = ex.tensor({Index{sizeof(StepOutcome)}}, DType::u8);
-  std::fill_n(counts.data<std::uint64_t>(), 4, 5);
-  StepTerms terms{
-      .sum_squares = numbers({9, 4}), .loss_sum = numbers({2}), .totals = totals, .counts = counts, .outcome = outcome};
+  std::ranges::fill(counts.span<std::uint64_t>(), 5);
+  const double *squares = totals.data<double>(), *loss_sums = squares + 1;
+  const std::uint64_t *non_finite = counts.data<std::uint64_t>(), *calls = non_finite + 1;
+  StepTerms terms{.sum_squares = numbers({9, 4}),
+                  .loss_sums = numbers({2, 3}),
+                  .totals = totals,
+                  .counts = counts,
+                  .outcome = outcome};
   step_terms(ex, terms);
-  EXPECT_EQ(totals.data<double>()[0], 2);
-  EXPECT_EQ(totals.data<double>()[1], 9);
-  EXPECT_EQ(counts.data<std::uint64_t>()[1], 5u) << "the host's own words stay";
-  EXPECT_EQ(counts.data<std::uint64_t>()[3], 0u);
+  EXPECT_THAT(std::span(loss_sums, kMaxLosses), testing::ElementsAre(2, 3, 0, 0));
+  EXPECT_EQ(*squares, 9);
+  EXPECT_EQ(*calls, 5u) << "the host's own words stay";
+  EXPECT_EQ(*non_finite, 0u);
   terms.sum_squares = numbers({9, std::nan("")});
   step_terms(ex, terms);
-  EXPECT_EQ(totals.data<double>()[1], 9) << "a replica's gradients add nothing";
-  EXPECT_EQ(counts.data<std::uint64_t>()[3], 1u) << "and are looked at";
+  EXPECT_EQ(*squares, 9) << "a replica's gradients add nothing";
+  EXPECT_EQ(*non_finite, 1u) << "and are looked at";
   terms.sum_squares = numbers({9, 4, 16, 2});  // of two reduction groups
   step_terms(ex, terms);
-  EXPECT_EQ(totals.data<double>()[1], 25);
-  EXPECT_EQ(counts.data<std::uint64_t>()[3], 0u);
+  EXPECT_EQ(*squares, 25);
+  EXPECT_EQ(*non_finite, 0u);
   terms.sum_squares = numbers({9, 4, 16, std::nan("")});
   step_terms(ex, terms);
-  EXPECT_EQ(totals.data<double>()[1], 25);
-  EXPECT_EQ(counts.data<std::uint64_t>()[3], 1u);
+  EXPECT_EQ(*squares, 25);
+  EXPECT_EQ(*non_finite, 1u);
   terms.loss = LossShare::replica;
   step_terms(ex, terms);
-  EXPECT_EQ(totals.data<double>()[0], 0) << "a replica's loss adds nothing";
+  EXPECT_THAT(std::span(loss_sums, kMaxLosses), testing::Each(0)) << "a replica's losses add nothing";
+  terms.loss_sums = numbers({2, kInfinity});
+  terms.sum_squares = numbers({9, 4});
+  step_terms(ex, terms);
+  EXPECT_EQ(*non_finite, 1u) << "every loss is checked";
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <map>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
+#include "megalith/base/str.h"
 #include "megalith/train/metrics.h"
 
 #include "tests/io/temp_dir.h"
@@ -116,6 +118,27 @@ TEST(EventFile, HasTheSameNumbersOfExpertsAsTheLogOfMetrics) {
       {"choices", 64},          {"dropped", 2},          {"hottest_1_expert", 5},
       {"hottest_1_share", 0.5}, {"hottest_2_expert", 2}, {"hottest_2_share", 0.25}};
   for (const auto& [name, value] : want) EXPECT_EQ(found.at("moe/layer_3/" + name), value) << name;
+}
+
+TEST(EventFile, OneLossHasOneNameAndSeveralHaveTheirOwn) {
+  const TempDir dir;
+  StepMetrics metrics;
+  metrics.result = {.loss = 2.5, .losses = {{"mlm_loss", 2, 7}}};
+  const auto line = [&] {
+    const io::Path file = dir / str("losses_", metrics.result.losses.size(), ".jsonl");
+    MetricsLog(*io::posix_fs(), file, 0).write(metrics);
+    return nlohmann::json::parse(io::posix_fs()->map(file).text());
+  };
+  EXPECT_EQ(line().count("mlm_loss"), 0u);
+  EXPECT_EQ(scalars_of(metrics).size(), 5u);
+  metrics.result.losses.push_back({"order_loss", 0.5, 4});
+  const nlohmann::json both = line();
+  EXPECT_EQ(both.at("loss"), 2.5);
+  EXPECT_EQ(both.at("mlm_loss"), 2);
+  EXPECT_EQ(both.at("order_loss"), 0.5);
+  ASSERT_EQ(scalars_of(metrics).size(), 7u);
+  EXPECT_EQ(scalars_of(metrics).back().tag, "train/order_loss");
+  EXPECT_EQ(scalars_of(metrics).back().value, 0.5);
 }
 
 TEST(EventFile, AResumedRunVoidsWhatCameAfter) {

@@ -138,7 +138,7 @@ void run_rank(comm::World& world, const config::RunPlan& plan, Way way, Released
     });
     if (step == kWarmup) layer_graphs.prepare(ex);
     if (mesh.last_stage() && mesh.tp_rank() == 0 && mesh.dp_rank() == 0)
-      out.losses.push_back(stage.loss_sum().data<double>()[0]);
+      out.losses.push_back(stage.loss_sums().data<double>()[0]);
   }
   support::put_params(out.gradients, stage, true);
 }

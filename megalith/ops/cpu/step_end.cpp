@@ -20,8 +20,8 @@ void store(const T& value, const Tensor& tensor) {
 }  // namespace
 
 void step_terms(const StepTerms& args) {
-  const StepNumbers numbers =
-      add_up_groups(args.sum_squares.data<double>(), args.sum_squares.numel() / 2, *args.loss_sum.data<double>());
+  const StepNumbers numbers = add_up(args.sum_squares.data<double>(), args.sum_squares.numel() / 2,
+                                     args.loss_sums.data<double>(), args.loss_sums.numel());
   auto counts = load<StepCounts>(args.counts);
   auto outcome = load<StepOutcome>(args.outcome);
   store(terms_of(numbers, args.loss, counts, outcome), args.totals);

@@ -1,0 +1,49 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "megalith/nn/linear.h"
+
+namespace megalith::nn {
+
+/// A loss of a head: the name of its mean in reports, and the weight of that mean in the loss of a step.
+struct LossSpec {
+  std::string_view name;
+  double weight = 1;
+};
+
+/// What a head reads besides the stream, and where its losses go.
+struct HeadInputs {
+  Tensor targets;    ///< [T] i32, or -1 where a row has no loss
+  Tensor loss_sums;  ///< [losses] f64
+};
+
+/// The end of a model: from the stream x [O, H] to losses, O = T or its share outside a region (TensorParallel). Const
+/// in forward and backward.
+class Head {
+ public:
+  /// What backward reads, of one microbatch in flight.
+  struct Saved {
+    virtual ~Saved() = default;
+  };
+
+  virtual ~Head() = default;
+  virtual std::unique_ptr<Saved> make_saved() const = 0;
+  /// One row of loss_sums each.
+  virtual std::span<const LossSpec> losses() const = 0;
+  /// What the losses are computed from: for a language model this rank's logits [T, V/tp].
+  virtual Tensor outputs(Exec& ex, const Tensor& x, Saved& saved) const = 0;
+  /// The loss of every row [T], 0 where it has none. Adds the sums to inputs.loss_sums.
+  virtual Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
+                         Saved& saved) const = 0;
+  /// The same for an evaluation, which also asks for the likeliest id of every row: best_ids [T] i32 is overwritten,
+  /// unless it is undefined.
+  virtual Tensor score(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
+                       const Tensor& best_ids) const = 0;
+  /// Overwrites dx [O, H] and adds to its bias_grad. Adds to the gradients of the head's parameters.
+  virtual void backward(Exec& ex, const Microbatch& microbatch, const HeadInputs& inputs, Saved& saved,
+                        const GradWithBias& dx) const = 0;
+};
+
+}  // namespace megalith::nn
