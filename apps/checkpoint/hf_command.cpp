@@ -88,11 +88,12 @@ std::shared_ptr<const tokenizer::Tokenizer> exported_tokenizer(io::Fs& fs, const
   return nullptr;
 }
 
-/// Everything of the export, into a folder that nobody looks at yet.
-void fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, const ReadValues& read) {
+/// Everything of the export, into a folder that nobody looks at yet. Returns whether it has a tokenizer.
+bool fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, const ReadValues& read) {
   auto end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
   const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
-  if (const auto tokenizer = exported_tokenizer(fs, plan, vocabulary)) {
+  const auto tokenizer = exported_tokenizer(fs, plan, vocabulary);
+  if (tokenizer != nullptr) {
     end_of_document = tokenizer->end_of_document();
     const tokenizer::VocabularyFiles files = tokenizer::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary);
     convert::export_hf_tokenizer(fs, staging,
@@ -103,6 +104,7 @@ void fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, cons
   }
   convert::export_hf(fs, staging, {plan.model, plan.train.policy().master, read}, {.end_of_document = end_of_document});
   fs.sync_dir(staging);
+  return tokenizer != nullptr;
 }
 
 void export_hf(const HfOptions& options) {
@@ -110,12 +112,13 @@ void export_hf(const HfOptions& options) {
   const io::Path target = io::Path(options.to).lexically_normal();
   if (fs->exists(target)) throw ConfigError(str("--out = ", target.string(), ": exists already; choose another"));
   std::string architecture;
+  bool has_tokenizer = false;
   use_saved_model(*fs, options.from, [&](const config::RunPlan& plan, const ReadValues& read) {
     architecture = convert::architecture_of(convert::hf_family_for(plan.model));
     const io::Path staging = target.string() + io::temporary_suffix();
     fs->make_dir(staging);
     try {
-      fill(*fs, staging, plan, read);
+      has_tokenizer = fill(*fs, staging, plan, read);
     } catch (const Error&) {
       for (const std::string& name : fs->list(staging)) fs->unlink(staging / name);
       fs->remove_dir(staging);
@@ -124,7 +127,8 @@ void export_hf(const HfOptions& options) {
     fs->rename(staging, target);
     fs->sync_dir(target.has_parent_path() ? target.parent_path() : io::Path("."));
   });
-  std::printf("%s: a %s and its tokenizer (AutoTokenizer)\n", target.c_str(), architecture.c_str());
+  std::printf("%s: a %s %s\n", target.c_str(), architecture.c_str(),
+              has_tokenizer ? "and its tokenizer (AutoTokenizer)" : "without a tokenizer");
 }
 
 void add_leaf(CLI::App& parent, const char* name, const char* help, const char* from, void (*run)(const HfOptions&)) {

@@ -16,6 +16,7 @@ using support::Finished;
 using support::HfCase;
 using support::Program;
 using support::run_shell;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -181,6 +182,7 @@ TEST_F(HfLlamaProgram, ItsVocabularyComesAlong) {
   const Finished bare = run_shell(export_to("d", "hf2"));
   EXPECT_EQ(bare.code, 0) << bare.err;
   EXPECT_THAT(bare.err, HasSubstr("no tokenizer was exported: ["));
+  EXPECT_THAT(bare.out, EndsWith(" without a tokenizer\n"));
 }
 
 }  // namespace
