@@ -30,7 +30,7 @@
 namespace megalith::apps {
 namespace {
 
-/// The program's long options by name, those of subcommands too: whether the next argument is their value.
+/// All long options of the program and its subcommands, and whether the next argument is their value.
 void collect_options(const CLI::App& app, std::map<std::string, bool>& takes_value) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames())
@@ -40,7 +40,7 @@ void collect_options(const CLI::App& app, std::map<std::string, bool>& takes_val
     collect_options(*sub, takes_value);
 }
 
-/// "--world_size=4" -> "--world-size=4" where there is such an option: values stay as they are.
+/// "--world_size=4" -> "--world-size=4" if there is such an option. Values are not changed.
 void fold_option_names(const CLI::App& program, std::vector<std::string>& arguments) {
   std::map<std::string, bool> takes_value;
   collect_options(program, takes_value);
@@ -58,7 +58,7 @@ void fold_option_names(const CLI::App& program, std::vector<std::string>& argume
   }
 }
 
-/// Under mpirun every process runs the program; commands that are no job of all ranks leave the work to the first.
+/// Under mpirun every process runs the program. Commands that are no job of all ranks run in the first process only.
 bool is_left_to_the_first(const std::vector<std::string>& arguments, const Launcher& launcher) {
   if (arguments.empty() || launcher.process == 0) return false;
   if (arguments.front() == "data") return arguments.size() < 2 || arguments[1] != "dedup";
@@ -67,7 +67,7 @@ bool is_left_to_the_first(const std::vector<std::string>& arguments, const Launc
   return arguments.size() > 1 && is_bench_of_ops(arguments[1]);
 }
 
-/// What others call some of our commands.
+/// Commands of other programs, and ours.
 constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {{"help", "--help"},
                                                                          {"version", "--version"},
                                                                          {"pretrain", "train"},
@@ -101,7 +101,7 @@ std::vector<const CLI::App*> commands_of(const CLI::App& group) {
   return group.get_subcommands([](const CLI::App*) { return true; });
 }
 
-/// The words behind `path` that were meant by one that is no command there; empty where nothing is like it.
+/// The command after `path` that was meant by an unknown word; empty if none is similar.
 std::string meant_by(const CLI::App& group, std::string_view path, std::string_view word) {
   const bool is_program = group.get_parent() == nullptr;
   for (const auto& [other, ours] : kOtherNames) {
@@ -119,8 +119,8 @@ std::string meant_by(const CLI::App& group, std::string_view path, std::string_v
   return near.empty() ? "" : str(path, ' ', near);
 }
 
-/// What is wrong with the first word that stands where a command must and is none; empty where there is no such word.
-/// Nothing before a command takes a value.
+/// The error for the first word that should be a command and is none; empty if there is no such word. Options before a
+/// command take no values.
 std::string unknown_command(const CLI::App& program, const std::vector<std::string>& arguments) {
   const CLI::App* group = &program;
   std::string path = program.get_name();
@@ -140,8 +140,8 @@ std::string unknown_command(const CLI::App& program, const std::vector<std::stri
   return "";
 }
 
-/// What is wrong with the arguments. CLI11 does not say what a value that it cannot convert should have been.
-/// `list` is where the options are listed.
+/// The error for wrong arguments. CLI11 does not report the form that a value should have had. `list` names where the
+/// options are listed.
 std::string text_of(const CLI::ParseError& error, std::string_view list) {
   constexpr std::string_view kNotConverted = "Could not convert: ";
   const std::string text = error.what();
@@ -150,11 +150,11 @@ std::string text_of(const CLI::ParseError& error, std::string_view list) {
              " gives for the option, or outside its range");
 }
 
-/// What others call the checkpoint that a command takes.
+/// Names of other programs for the checkpoint of a command.
 constexpr std::string_view kNamesOfCheckpoint[] = {"--model", "--model-path", "--model-dir", "--model-name-or-path",
                                                    "--ckpt",  "--ckpt-path",  "--load"};
 
-/// What was meant by an option that a command does not have.
+/// The option that was meant by one that a command does not have.
 config::MeantKey meant_option(const CLI::App& command, std::string option) {
   std::ranges::replace(option, '_', '-');
   const bool takes_checkpoint = command.get_option_no_throw("--checkpoint") != nullptr;
@@ -168,8 +168,8 @@ config::MeantKey meant_option(const CLI::App& command, std::string option) {
   return config::meant_key(option);
 }
 
-/// Options that a command does not have, a line each, with what was meant where that is known; empty where it is of
-/// none.
+/// Errors for options that a command does not have, one per line, with the option that was meant if it is known. Empty
+/// if there are none.
 std::string unknown_options(const CLI::App& program) {
   const CLI::App* command = &program;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
@@ -197,7 +197,7 @@ struct CommandExample {
   std::string_view command, arguments;
 };
 
-/// Of the commands whose own file has none: what ends their help.
+/// Ends of the help of commands whose own file has none.
 constexpr CommandExample kExamples[] = {
     {"train", "recipes/demo.toml --set parallel.tp=2"},
     {"generate", "--checkpoint out/demo --prompt 'Mr. Darcy' --max-tokens 120 --temperature 0.7"},
@@ -237,9 +237,9 @@ void add_examples(CLI::App& program) {
   }
 }
 
-/// Refuses a command line: `errors` are lines that begin with "error: ", `help` stands below them. What is wrong in all
-/// processes the first one prints: its end ends the job, while the others wait. One that is still there after that is
-/// wrong alone, or the launcher ends nothing: it prints its lines, with its rank.
+/// Refuses a command line. `errors` are lines that begin with "error: "; `help` follows them. An error of all
+/// processes is printed by the first one. Its end ends the job, and the others wait for that. A process that still
+/// runs after the wait prints its lines with its rank: it fails alone, or the launcher ends nothing.
 int refuse(const Launcher& launcher, const std::string& errors, const std::string& help = "") {
   constexpr std::string_view kError = "error: ";
   constexpr auto kForTheFirst = std::chrono::seconds(2);
@@ -258,25 +258,25 @@ int refuse(const Launcher& launcher, const std::string& errors, const std::strin
   return static_cast<int>(ExitCode::usage);
 }
 
-/// Parses and runs a command. Errors are printed here and by refuse(), and there only.
+/// Parses and runs a command. Only it and refuse() print errors.
 int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& launcher) {
   if (const std::string unknown = unknown_command(program, arguments); !unknown.empty())
     return refuse(launcher, str("error: ", unknown, '\n'));
   if (is_left_to_the_first(arguments, launcher)) {
     if (launcher.is_beside_the_first) return 0;
-    // Process 0 may run another command, and wait for this one.
+    // Process 0 may run another command and wait for this one.
     return refuse(launcher, str("error: ", arguments.front(),
                                 ": the first process alone runs it, and mpirun has started that one by another command "
                                 "line; start all processes by one (without ` : `)\n"));
   }
   fold_option_names(program, arguments);
   keep_brackets(program, arguments);
-  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 expects the last one first
   try {
     program.parse(std::move(arguments));
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw IoError("standard output: cannot be written");
     return 0;
-  } catch (const CLI::Success& asked) {  // for help or the version
+  } catch (const CLI::Success& asked) {  // help or the version
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {
     if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
@@ -285,7 +285,7 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
     }
     const std::string_view list = launcher.process == 0 ? "the list below" : "--help";
     return refuse(launcher, str("error: ", text_of(error, list), '\n'),
-                  program.help());  // of the command that was given
+                  program.help());  // for the given command
   } catch (const std::exception& error) {
     return report_error(error, launcher.processes > 0 ? launcher.process : -1);
   }
@@ -303,7 +303,7 @@ int run(int argc, char** argv) {
     log::warning(str("MEGALITH_GPU_PRETENCE=", pretence, " is set: this run is a test"));
   }
   CLI::App program("megalith trains large transformer language models on any grid of CPUs and GPUs", "megalith");
-  program.formatter(std::make_shared<HelpFormatter>());  // of the commands, too
+  program.formatter(std::make_shared<HelpFormatter>());  // for the commands, too
   program.require_subcommand(1);
   program.set_version_flag("--version", version(), "Print the version and the commit that this was built from");
   add_train(program);

@@ -30,12 +30,12 @@ struct CollectivesBench {
   int ranks = 0;
 };
 
-/// What the calls of one size work on: `whole` and `other` have a part for every rank, `part` is one of them.
+/// Tensors for calls of one size: `whole` and `other` have one part per rank, `part` is one part.
 struct Tensors {
   Tensor whole, other, part;
 };
 
-/// Who asks for an element of a result: rank `rank` of `ranks`, each of which has `part` elements.
+/// The rank that needs an element of a result: `rank` of `ranks`, each with `part` elements.
 struct Asker {
   int rank = 0, ranks = 1;
   Index part = 0;
@@ -43,8 +43,8 @@ struct Asker {
   int previous() const { return (rank + ranks - 1) % ranks; }
 };
 
-/// What rank `rank` puts into element i of its input: 0 or 1, as a hash of both says. Sums are then exact in every
-/// dtype, for kMaxRanks ranks in bf16, and a part that is missing or misplaced shows.
+/// Element i of the input of rank `rank`: 0 or 1, by a hash of both. So sums are exact in every dtype (in bf16 up to
+/// kMaxRanks ranks), and a missing or misplaced part is seen.
 int input_value(int rank, Index i) {
   const auto hash = static_cast<std::uint32_t>(i) * 0x9e3779b1u ^ (static_cast<std::uint32_t>(rank) + 1) * 0x85ebca6bu;
   return static_cast<int>((hash * 0xc2b2ae35u) >> 31);
@@ -120,7 +120,7 @@ const std::array<Collective, 5> kCollectives = {{
      .bus_factor = every_byte_once},
 }};
 
-/// Throws ConfigError for a name that is none.
+/// Throws ConfigError for an unknown name.
 DType dtype_of_name(const std::string& name) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     if (name == name_of(dtype)) return dtype;
@@ -128,7 +128,7 @@ DType dtype_of_name(const std::string& name) {
   throw ConfigError(str("--dtype = ", name, ": must be f64, f32, bf16 or f16"));
 }
 
-/// Calls f.template operator()<T>() with the type behind `dtype`.
+/// Calls f.template operator()<T>() with the type of `dtype`.
 template <class F>
 void with_type(DType dtype, F&& f) {
   switch (dtype) {
@@ -144,7 +144,7 @@ void with_type(DType dtype, F&& f) {
 /// One collective at one size.
 struct CollectiveRow {
   std::string_view name;
-  std::string_view transport;  ///< what carried it
+  std::string_view transport;  ///< the transport of the calls
   Index bytes = 0;             ///< of the larger of input and result
   double seconds = 0;          ///< median
   double bus_factor = 1;
@@ -153,9 +153,9 @@ struct CollectiveRow {
   double bus_rate() const { return algorithm_rate() * bus_factor; }
 };
 
-/// What was measured.
+/// All measurements.
 struct CollectiveTimes {
-  std::optional<CollectiveRow> roof;  ///< none where it cannot be measured
+  std::optional<CollectiveRow> roof;  ///< nothing if it cannot be measured
   std::vector<CollectiveRow> rows;
 
   double share_of_roof(const CollectiveRow& row) const { return row.bus_rate() / roof->bus_rate(); }
@@ -183,7 +183,8 @@ class CollectivesRunner {
         const Index part = parts_of(static_cast<Index>(bytes)), count = part * world_.size();
         const Tensors tensors{a.rows(0, count), b.rows(0, count), b.rows(0, part)};
         expect_right(one, tensors);
-        device::fill_bytes(ex_.device(), tensors.whole.raw(), 0, tensors.whole.bytes(), ex_.stream());  // sums stay 0
+        device::fill_bytes(ex_.device(), tensors.whole.raw(), 0, tensors.whole.bytes(),
+                           ex_.stream());  // so that sums stay 0
         rows.push_back({.name = one.name,
                         .transport = transport_of(one, tensors),
                         .bytes = count * size_of(dtype_),
@@ -202,9 +203,9 @@ class CollectivesRunner {
     return all;
   }
 
-  /// What large memories and the links between them reach: a plain copy of `from` by every rank at once, on CPUs into
-  /// its own `to`, on GPUs into that of the next rank, so that each sends and receives. None where GPUs do not reach
-  /// each other's memory, as with ranks that are processes. Collective.
+  /// The limit of memories and links: every rank copies `from` at the same time. On CPUs it copies into its own `to`.
+  /// On GPUs it copies into that of the next rank, so that each rank sends and receives. Nothing if GPUs cannot access
+  /// the memory of each other, as between processes. Collective.
   std::optional<CollectiveRow> roof(const Tensor& from, const Tensor& to) {
     void* target = to.raw();
     if (ex_.device() == Device::cuda) {
@@ -217,8 +218,8 @@ class CollectivesRunner {
     return CollectiveRow{.name = "roof: copy", .transport = "a plain copy", .bytes = from.bytes(), .seconds = seconds};
   }
 
-  /// Whether the previous rank's GPU may touch this one's memory, on all ranks. Only threads of one process are told of
-  /// each other's GPUs (device::use).
+  /// Whether the GPU of the previous rank may access the memory of this one, on all ranks. Only threads of one process
+  /// know the GPUs of each other (device::use).
   bool all_reach_next(const Tensor& to) const {
     const std::span<const int> sharers = device::sharers();
     const std::vector<int> gpus = comm::gather_values(world_.all(), sharers.front());
@@ -229,7 +230,7 @@ class CollectivesRunner {
     return std::ranges::find(agreed, 0) == agreed.end();
   }
 
-  /// Of all ranks, as training makes its groups of data-parallel ranks, and with messages those of pipeline stages
+  /// A group of all ranks, made as training makes its data-parallel groups, or with messages those of pipeline stages
   /// (comm::make_mesh). On GPUs a group with messages leaves all collectives to NCCL (PeerGroup::takes).
   comm::Group everyone(std::string name, comm::Messages messages) {
     std::vector<int> ranks(static_cast<std::size_t>(world_.size()));
@@ -247,10 +248,10 @@ class CollectivesRunner {
     return transport.empty() ? world_.transport() : transport;
   }
 
-  /// Elements of a rank's part when `bytes` are cut into one for each.
+  /// Elements per rank if `bytes` are divided among the ranks.
   Index parts_of(Index bytes) const { return std::max<Index>(1, bytes / size_of(dtype_) / world_.size()); }
 
-  /// Runs the collective once and compares the result with what it must be.
+  /// Runs the collective once and checks the result.
   void expect_right(const Collective& one, const Tensors& tensors) {
     const Tensor &in = tensors.*one.in, &out = tensors.*one.out;
     const Asker who{world_.rank(), world_.size(), tensors.part.numel()};
@@ -276,7 +277,7 @@ class CollectivesRunner {
     });
   }
 
-  /// Of the rounds; one lasts until its last rank has finished.
+  /// The median of the rounds. A round lasts until its last rank has finished.
   double median_seconds(const std::function<void()>& work) {
     for (Index i = 0; i < options_.warmup; ++i) work();
     const auto rounds = static_cast<std::size_t>(options_.rounds);
@@ -308,7 +309,7 @@ class CollectivesRunner {
   comm::Group collectives_, messages_;
 };
 
-/// How many ranks, of what the options and the launcher say; without either those that this machine has GPUs for.
+/// The number of ranks, from the options or the launcher; else one per GPU of this machine.
 int ranks_of(const CollectivesBench& options, const Launcher& launcher, Device device) {
   if (options.ranks > 0) require_processes(launcher, "--ranks", options.ranks);
   const int fewest = device == Device::cuda ? std::max(2, device::num_gpus()) : 2;
@@ -361,7 +362,7 @@ void run_collectives_bench(const CollectivesBench& options) {
     const int ranks = ranks_of(options, launcher, device);
     if (dtype == DType::bf16 && ranks > kMaxRanks)
       throw ConfigError(str("--dtype = bf16: sums of ", ranks, " ranks cannot be checked in it; use f32"));
-    return JobShape{ranks, device};  // whatever carries calls, GPUs share memory: the roof needs it
+    return JobShape{ranks, device};  // with any transport GPUs share memory, for the measured limit
   };
   const auto body = [&](comm::World& world) {
     const CollectiveTimes times = CollectivesRunner(world, options, device, dtype).run();

@@ -33,42 +33,42 @@ struct StepBench {
   double dropout = 0;
   bool deterministic = false, profile = false;
   std::string trace;
-  std::vector<std::string> settings;  ///< KEY=VALUE of a recipe
-  std::vector<std::string> shape;     ///< the options that were given and that a preset stands for
+  std::vector<std::string> settings;  ///< settings KEY=VALUE of the recipe
+  std::vector<std::string> shape;     ///< the given options that a preset also sets
 };
 
-/// All ops of one name.
+/// All ops with one name.
 struct OpTime {
   std::string name;
   Index count = 0;
   double seconds = 0;
 };
 
-/// All ops of one phase, or the time without any.
+/// All ops of one phase, or the time without ops.
 struct PhaseTime {
   std::string name;
   double seconds = 0;
 };
 
-/// Where one step's time went on rank 0.
+/// The time of one step on rank 0, by ops and phases.
 struct Profile {
-  std::vector<OpTime> ops;        ///< the longest first; empty unless asked for
-  std::vector<PhaseTime> phases;  ///< in the order of StepPhase, the idle time last; they add up to the step
-  double seconds = 0;             ///< the step's
+  std::vector<OpTime> ops;        ///< the longest first; empty unless requested
+  std::vector<PhaseTime> phases;  ///< in the order of StepPhase, then the idle time; the sum is the step
+  double seconds = 0;             ///< of the step
 };
 
 struct Measured {
   double step_s = 0;    ///< median
   BytesByOwner memory;  ///< of rank 0
-  Index in_use = 0;     ///< of rank 0's GPU when all steps are done, by the driver's count; 0 on the CPU
+  Index in_use = 0;     ///< on rank 0's GPU after all steps, by the driver; 0 on the CPU
   double loss = 0;
   std::string attention;         ///< its kernels; empty on the CPU
   train::CapturedGraphs graphs;  ///< of rank 0
-  Profile profile;               ///< of one more step; empty unless asked for
-  std::string unwritten_trace;   ///< why; empty where it was written, or not asked for
+  Profile profile;               ///< of one more step; empty unless requested
+  std::string unwritten_trace;   ///< why not; empty if it was written or not requested
 };
 
-/// Random tokens: what the step costs does not depend on them.
+/// Random tokens: the cost of a step does not depend on them.
 class RandomBatches : public model::BatchSource {
  public:
   explicit RandomBatches(Index vocab) : vocab_(static_cast<std::uint32_t>(vocab)) {}
@@ -100,7 +100,7 @@ config::RunPlan plan_of(const StepBench& b) {
     set(c.model.seq_len, b.seq);
   } else if (!b.shape.empty()) {
     throw ConfigError(str(b.shape.front(), ": model.preset = ", *c.model.preset,
-                          " says it; leave one of the two out, or set the model's own key by --set"));
+                          " sets it, too; leave one of the two out, or set the model's own key by --set"));
   }
   set(c.model.dropout, b.dropout);
   set(c.parallel.tp, b.tp);
@@ -120,7 +120,7 @@ config::RunPlan plan_of(const StepBench& b) {
   return config::resolve(c);
 }
 
-/// The longest first.
+/// Sorted, the longest first.
 std::vector<OpTime> times_by_op(const Tracer& tracer) {
   std::map<std::string, OpTime> by_name;
   for (const Tracer::Span& span : tracer.spans()) {
@@ -152,7 +152,7 @@ std::vector<PhaseTime> times_by_phase(const Tracer& tracer) {
   return phases;
 }
 
-/// One more step, alone: its batch is prepared and its numbers are read within its time.
+/// One more step alone. Its time includes its batch and the reading of its results.
 void profile_step(comm::World& world, train::Engine& engine, const StepBench& bench, const RandomBatches& source,
                   const train::Progress& progress, Measured& out) {
   if (!bench.profile && bench.trace.empty()) return;
@@ -168,7 +168,7 @@ void profile_step(comm::World& world, train::Engine& engine, const StepBench& be
   if (bench.profile) out.profile = {times_by_op(tracer), times_by_phase(tracer), tracer.seconds()};
 }
 
-/// Measured on rank 0; nothing is known on other processes.
+/// Measured on rank 0; other processes have no result.
 std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& plan, const Launcher& launcher) {
   std::optional<Measured> measured;
   const auto shape = [&] {
@@ -183,7 +183,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     engine.choose_gemms();
     const RandomBatches source(plan.model.vocab_size);
     train::Progress progress;
-    // As a run does it: the CPU step by step, a GPU with the next step started before the last one's numbers are read.
+    // As in a run: step by step on the CPU; on a GPU the next step starts before the results of the last one are read.
     const int under_way = engine.steps_ahead();
     const bool from_graph = plan.graphs.mode != capture::GraphMode::none;
     const Index warmup = bench.warmup + (from_graph ? plan.graphs.warmup_steps + plan.graphs.check_steps + 1 : 0);
@@ -218,7 +218,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
   return measured;
 }
 
-/// What the engine took by itself: without CUDA's context and NCCL, as PyTorch counts its own allocations.
+/// Allocations of the engine, without CUDA's context and NCCL, as PyTorch counts its own.
 Index own_bytes(const Measured& measured, const config::RunPlan& plan) {
   Index bytes = total(measured.memory);
   for (const std::string& owner : train::measured_owners(plan)) bytes -= measured.memory.at(owner);

@@ -9,11 +9,11 @@
 namespace megalith::apps {
 namespace {
 
-/// The rows of tokens that chose their experts, and where they lie.
+/// Rows with their chosen experts, and their order by expert.
 struct Routed {
-  Tensor logits, probabilities, experts, weights, choices;  // of the router
+  Tensor logits, probabilities, experts, weights, choices;  // outputs of the router
   Tensor counts, offsets, row_of, pair_of;
-  std::vector<Index> sizes;  // rows of every expert
+  std::vector<Index> sizes;  // rows per expert
 };
 
 Routed route(OpsRunner& bench, const OpsBench& o) {
@@ -49,7 +49,7 @@ Routed route(OpsRunner& bench, const OpsBench& o) {
   return r;
 }
 
-/// A layer of experts: `in` values to `out` each, every row by its expert's weight; and as one product of all rows.
+/// A layer of experts from `in` to `out` features, as grouped GEMM and as one GEMM of all rows.
 void measure_products(OpsRunner& bench, const OpsBench& o, const Routed& routed, const char* name, Index in,
                       Index out) {
   const Index rows = o.tokens * o.top_k;

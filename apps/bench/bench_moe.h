@@ -3,8 +3,8 @@
 
 namespace megalith::apps {
 
-/// `bench moe`: routing, the way of rows to experts and back, and the grouped products beside one product of as many
-/// operations. Throws ConfigError for a top_k above the experts.
+/// `bench moe`: routing, dispatch and combine of rows, and the grouped GEMMs beside one GEMM of as many operations.
+/// Throws ConfigError if top_k is above the number of experts.
 void bench_moe(const OpsBench& options);
 
 }  // namespace megalith::apps

@@ -25,7 +25,7 @@
 namespace megalith::apps {
 namespace {
 
-/// The products of a Transformer layer and of the head: forward, both gradients.
+/// The GEMMs of a Transformer layer and of the head: forward, and both gradients.
 void bench_gemm(const OpsBench& o) {
   OpsRunner bench(o);
   bench.measure_roofs();
@@ -85,7 +85,7 @@ void bench_attention(const OpsBench& o) {
   const Tensor qkv = bench.random({tokens, 3 * o.hidden}), out = bench.empty({tokens, o.hidden}),
                dout = bench.random({tokens, o.hidden}), dqkv = bench.empty(qkv.shape());
   const Tensor lse = ex.tensor({batch, o.heads, o.seq}, statistics_dtype(bench.dtype()));
-  // Two products forward, five backward, over the half of the scores that causality leaves.
+  // Two GEMMs forward and five backward, over the half of the scores that the causal mask keeps.
   const double product = static_cast<double>(batch * o.heads) * static_cast<double>(o.seq) *
                          static_cast<double>(o.seq) * static_cast<double>(head_dim);
   const Tensor state = bench.on_device(StepState{.step = 1});
@@ -173,7 +173,7 @@ void bench_norm(const OpsBench& o) {
   bench.print();
 }
 
-/// What no product and no norm takes along.
+/// Ops that are not fused into a GEMM or a norm.
 void bench_elementwise(const OpsBench& o) {
   OpsRunner bench(o);
   bench.measure_roofs();
@@ -195,7 +195,7 @@ void bench_elementwise(const OpsBench& o) {
   bench.print();
 }
 
-/// What a Llama layer has in place of GPT-2's positions and GELU. An MLP's width is --ffn.
+/// RoPE and SwiGLU of a Llama layer. The width of the MLP is --ffn.
 void bench_llama(const OpsBench& o) {
   OpsRunner bench(o);
   if (o.hidden % (2 * o.heads) != 0)
@@ -205,7 +205,7 @@ void bench_llama(const OpsBench& o) {
   const Tensor qkv = bench.random({o.tokens, 3 * o.hidden}),
                table = bench.empty({o.seq, 2, head_dim / 2}, statistics_dtype(bench.dtype()));
   ops::rope_table(bench.ex(), {.head_dim = head_dim}, table);
-  // v stays where it is.
+  // v is not rotated.
   const double turned = 2.0 * 2 / 3 * static_cast<double>(qkv.bytes());
   for (const auto direction : {ops::RopeDirection::forward, ops::RopeDirection::backward}) {
     bench.measure(direction == ops::RopeDirection::forward ? "rope" : "rope, backward", 0, turned, [&](Exec& e) {
@@ -226,8 +226,8 @@ void bench_llama(const OpsBench& o) {
   bench.print();
 }
 
-/// The cross entropy over a vocabulary that a rank holds whole, and the passes of one that is split. Gradients replace
-/// the logits, so that a run begins with what the last one left: other numbers, the same bytes.
+/// The cross entropy over a whole vocabulary, and the passes over a split one. Gradients replace the logits, so a run
+/// starts from the output of the last one: other numbers, the same bytes.
 void bench_loss(const OpsBench& o) {
   OpsRunner bench(o);
   bench.measure_roofs();
@@ -274,7 +274,7 @@ void bench_embedding(const OpsBench& o) {
     host[i] = static_cast<std::int32_t>(site.word(i) % static_cast<std::uint32_t>(o.vocab));
   const Tensor ids = bench.on_device(host);
   std::ranges::sort(host);
-  const Index met = std::ranges::unique(host).begin() - host.begin();  // ids
+  const Index num_ids = std::ranges::unique(host).begin() - host.begin();
   const Tensor table = bench.random({o.vocab, o.hidden}), position = bench.random({o.seq, o.hidden}),
                x = bench.random({tokens, o.hidden}), y = bench.empty({tokens, o.hidden}),
                table_grad = bench.gradient({o.vocab, o.hidden}), position_grad = bench.gradient({o.seq, o.hidden}),
@@ -282,12 +282,12 @@ void bench_embedding(const OpsBench& o) {
   const auto rows = [&](Index count, DType dtype) { return static_cast<double>(count * o.hidden * size_of(dtype)); };
   const double one = rows(tokens, bench.dtype());
   const DType sums = table_grad.dtype();
-  bench.measure("embedding", 0, one + rows(met, bench.dtype()), [&](Exec& e) {
+  bench.measure("embedding", 0, one + rows(num_ids, bench.dtype()), [&](Exec& e) {
     ops::embedding_forward(e, {.ids = ids, .table = table, .y = y, .first_id = 0, .vocab_size = o.vocab});
   });
   bench.measure("add_position", 0, 2 * one + rows(o.seq, bench.dtype()),
                 [&](Exec& e) { ops::add_position(e, {.x = x, .position = position, .y = y, .dropout = {}}); });
-  bench.measure("embedding_backward", 0, one + 2 * rows(met, sums), [&](Exec& e) {
+  bench.measure("embedding_backward", 0, one + 2 * rows(num_ids, sums), [&](Exec& e) {
     ops::embedding_backward(e, {.ids = ids, .dy = x, .table_grad = table_grad, .first_id = 0});
   });
   bench.measure("position_backward", 0, one + 2 * rows(o.seq, sums),
@@ -329,7 +329,7 @@ struct Command {
   std::string_view name;
   const char* what;
   void (*run)(const OpsBench&);
-  Index cpu_tokens = 2048;  ///< on a CPU, unless they are given
+  Index cpu_tokens = 2048;  ///< on a CPU, unless given
 };
 constexpr Command kCommands[] = {{"gemm", "The products of a model's layers", bench_gemm, 256},
                                  {"attention", "Attention forward and backward", bench_attention},
@@ -357,8 +357,8 @@ void add_bench_ops(CLI::App& bench) {
     command->add_option("--precision", o->precision,
                         "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
     const auto size = [&](const char* name, Index& value, const std::string& what,
-                          Index most = std::numeric_limits<std::int32_t>::max()) {
-      return command->add_option(name, value, what)->check(between(1, most))->capture_default_str();
+                          Index max = std::numeric_limits<std::int32_t>::max()) {
+      return command->add_option(name, value, what)->check(between(1, max))->capture_default_str();
     };
     const bool has_fewer = one.cpu_tokens < o->tokens;
     const std::string fewer = has_fewer ? str(" (default on a CPU: ", one.cpu_tokens, ")") : "";

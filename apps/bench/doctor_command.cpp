@@ -39,7 +39,7 @@ struct Finding {
 
 const char* yes_if(bool holds) { return holds ? "yes" : "no"; }
 
-/// What earlier jobs found out about every kind of GPU here.
+/// Results of earlier jobs about every kind of GPU here.
 void add_gemm_caches(std::vector<Finding>& all, const std::vector<device::Gpu>& gpus) {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   const io::Path cache_root = cache_folder();
@@ -55,7 +55,7 @@ void add_gemm_caches(std::vector<Finding>& all, const std::vector<device::Gpu>& 
 
 std::string list_of(const std::vector<int>& gpus) { return gpus.empty() ? "none" : joined(gpus, ", "); }
 
-/// Why a run that cuDNN has a kernel for goes without; empty where the build has cuDNN, and its kernels run.
+/// Why runs do not use cuDNN; empty if the build has cuDNN and its kernels run.
 std::string lack_of_cudnn() {
   config::RunPlan plan;
   plan.device = Device::cuda;
@@ -69,7 +69,7 @@ std::string lack_of_cudnn() {
   return reason.empty() && device::num_gpus() > 0 ? train::refused_attention(plan) : reason;
 }
 
-/// How GPUs of one process reach each other's memory.
+/// How GPUs of one process access the memory of each other.
 Finding finding_of_peers(const std::vector<device::Gpu>& gpus) {
   std::vector<report::PeersOfGpu> peers;
   for (std::size_t i = 0; i < gpus.size(); ++i)
@@ -78,7 +78,7 @@ Finding finding_of_peers(const std::vector<device::Gpu>& gpus) {
   return {"peers", text.state, text.note};
 }
 
-/// What computes on GPUs, and between them.
+/// The libraries for GPUs and for communication between them.
 void add_gpus(std::vector<Finding>& all) {
   const std::vector<device::Gpu> gpus = device::gpus();
   const std::string architectures = device::code_architectures();
@@ -162,7 +162,7 @@ void run_doctor(const std::string& format) {
 
 void add_doctor(CLI::App& program) {
   CLI::App* command =
-      program.add_subcommand("doctor", "Say what this machine has, what was built in and what is missing");
+      program.add_subcommand("doctor", "Print what this machine has, what was built in and what is missing");
   const auto format = std::make_shared<std::string>("text");
   command->add_option("--format", *format, "text or json")->check(CLI::IsMember({"text", "json"}));
   command->callback([format] { run_doctor(*format); });

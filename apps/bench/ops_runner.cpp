@@ -18,9 +18,9 @@
 namespace megalith::apps {
 namespace {
 
-constexpr Index kMostRepeats = 20, kLeastRepeats = 3;
+constexpr Index kMaxRepeats = 20, kMinRepeats = 3;
 
-/// Throws ConfigError for a name that is none, and for one that `device` does not compute in.
+/// Throws ConfigError for an unknown name, and for a precision that `device` does not compute in.
 DType compute_dtype(const OpsBench& o, Device device) {
   const std::string precision = o.precision.empty() ? std::string(config::default_precision(device)) : o.precision;
   const std::optional<Policy> policy = config::policy_of(precision);
@@ -30,7 +30,7 @@ DType compute_dtype(const OpsBench& o, Device device) {
   return policy->compute;
 }
 
-/// The sizes are the user's.
+/// For sizes from the user.
 void require_fits(const Shape& shape, DType dtype) try {
   static_cast<void>(bytes_of(shape, dtype));
 } catch (const ShapeError&) {
@@ -93,7 +93,7 @@ void OpsRunner::measure(const std::string& name, double flops, double bytes, con
   const auto goes_on = [&] {
     const Index done = std::ssize(times);
     if (options_.repeats > 0) return done < options_.repeats;
-    return done < kMostRepeats && (device_ == Device::cuda || done < kLeastRepeats || taken < kSecondsOfAnOp);
+    return done < kMaxRepeats && (device_ == Device::cuda || done < kMinRepeats || taken < kSecondsOfAnOp);
   };
   while (goes_on()) {
     TimePoint begin(device_), end(device_);
@@ -108,10 +108,10 @@ void OpsRunner::measure(const std::string& name, double flops, double bytes, con
 
 void OpsRunner::choose_gemms() {
   ops::GemmChooser& chooser = ops::gemm_chooser(*ex_);
-  const ops::GemmTable met = chooser.current();
-  gemms_.platform = met.platform;
+  const ops::GemmTable seen = chooser.current();
+  gemms_.platform = seen.platform;
   const std::array<ops::KnownGemms, 1> chosen = {{{"this bench", gemms_}}};
-  gemms_ = ops::choose_gemms(chooser, met, chosen, {}).table;
+  gemms_ = ops::choose_gemms(chooser, seen, chosen, {}).table;
   chooser.use(gemms_);
 }
 

@@ -19,27 +19,27 @@ struct OpsBench {
   bool deterministic = false;
 };
 
-/// What the runs of an op may take on a CPU unless their number is given. Three are made in any case.
+/// The time for all runs of an op on a CPU, unless their number is given. There are at least three.
 inline constexpr double kSecondsOfAnOp = 0.2;
 
-/// One op's time and what it is measured by.
+/// The time of one op, and its operations or bytes.
 struct OpRow {
   std::string name;
   double seconds = 0;
-  double flops = 0, bytes = 0;  ///< one of them
+  double flops = 0, bytes = 0;  ///< one of them is 0
 };
 
 /// Runs ops on random data and keeps their times.
 class OpsRunner {
  public:
-  /// Throws ConfigError for a precision that is none, and for one that the device does not compute in.
+  /// Throws ConfigError for an unknown precision, and for one that the device does not compute in.
   explicit OpsRunner(const OpsBench& options);
 
   Exec& ex() { return *ex_; }
   DType dtype() const { return dtype_; }
   Index element_bytes() const { return size_of(dtype_); }
 
-  /// Normal numbers: constants run faster than what a model computes on.
+  /// Normal numbers: constants run faster than the values of a model.
   Tensor random(const Shape& shape) { return random(shape, dtype_); }
   Tensor random(const Shape& shape, DType dtype);
   Tensor gradient(const Shape& shape) { return random(shape, statistics_dtype(dtype_)); }
@@ -55,16 +55,16 @@ class OpsRunner {
     return copied({std::ssize(values)}, DType::i32, values.data());
   }
 
-  /// What the device reaches: a large copy and a large square product.
+  /// The limits of the device: a large copy and a large square GEMM.
   void measure_roofs();
-  /// The median time of `op`, whose scratch is planned as in a step, and what it is measured by: operations or bytes,
-  /// the other 0. On a GPU each time is that of ten runs in a row, so that the host's part of a launch does not show.
+  /// The median time of `op`. Its scratch is planned as in a step. Pass its operations or its bytes, and 0 for the
+  /// other. On a GPU each time is that of ten runs in a row, so that the launch overhead of the host does not count.
   void measure(const std::string& name, double flops, double bytes, const std::function<void(Exec&)>& op);
   void print() const;
 
  private:
   Tensor copied(const Shape& shape, DType dtype, const void* values);
-  /// The products met so far run by their fastest algorithms from here on, as in training.
+  /// All GEMMs seen so far use their fastest algorithms from here on, as in training.
   void choose_gemms();
 
   OpsBench options_;

@@ -10,7 +10,7 @@
 namespace megalith::apps {
 namespace {
 
-/// Where the steps of a run are, or `given` itself when it is no run's OUT.
+/// The folder of a run's steps, or `given` itself if it is no OUT of a run.
 io::Path folder_of_steps(io::Fs& fs, const io::Path& given) {
   if (fs.is_dir(given / "checkpoints")) return given / "checkpoints";
   const io::Path recipe = given / "recipe.toml";

@@ -3,14 +3,14 @@
 
 namespace megalith::apps {
 
-/// The checkpoint that a user means by a path: a step folder itself, or the newest in a folder of steps or in a run's
-/// OUT (its recipe says where the steps are). With OnCorrupt::previous damaged ones, and those of `unusable`, are
-/// passed over with a warning; with OnCorrupt::fail the newest is taken as it is. Throws InputError when there is no
-/// such folder, CheckpointError when there is no checkpoint in it.
+/// The checkpoint for a path from the user: a step folder itself, or the newest one in a folder of steps or in OUT of
+/// a run (whose recipe names the folder of steps). With OnCorrupt::previous, damaged checkpoints and those of
+/// `unusable` are skipped with a warning. With OnCorrupt::fail the newest is returned as it is. Throws InputError if
+/// there is no such folder, CheckpointError if it has no checkpoint.
 io::Path checkpoint_folder(io::Fs& fs, const io::Path& given, checkpoint::OnCorrupt on_corrupt,
                            std::span<const checkpoint::Rejected> unusable = {});
 
-/// Whether the path names one checkpoint, so that no other may stand in for it.
+/// Whether the path names one checkpoint, so that no other may replace it.
 bool names_one_checkpoint(io::Fs& fs, const io::Path& given);
 
 }  // namespace megalith::apps

@@ -26,7 +26,7 @@ struct HfOptions {
   std::string from, to;
 };
 
-/// The recipe of a model that was trained elsewhere: no steps yet, and data to be named by whoever goes on.
+/// The recipe of a model that was trained elsewhere: no steps, and no data yet.
 config::RunPlan imported_plan(const model::ModelConfig& m, const std::string& tokenizer, const io::Path& folder) {
   config::RunPlan described;
   described.model = m;
@@ -49,7 +49,7 @@ void import_hf(const HfOptions& options) {
   reader.check_tensors();
   const ImportedTokenizer vocabulary = find_tokenizer(*fs, options.from, hf.config);
   const config::RunPlan plan = imported_plan(hf.config, vocabulary.name, options.from);
-  train::DataIdentity identity;  // of the data nothing is known
+  train::DataIdentity identity;  // unknown
   if (const auto& tokenizer = vocabulary.tokenizer) {
     identity = {.tokenizer = tokenizer->content_hash(),
                 .vocabulary = tokenizer::read_vocabulary_files(*fs, plan.data.tokenizer, plan.data.vocab_dir),
@@ -68,7 +68,7 @@ void import_hf(const HfOptions& options) {
   io::publish_file(*fs, out / "recipe.toml", config::to_toml(plan.as_config()));
 }
 
-/// Nothing where a tokenizer other than GPT-2's cannot be used: its model was imported with a warning.
+/// Nothing if a tokenizer other than GPT-2's cannot be used. The import printed a warning then.
 std::shared_ptr<const tokenizer::Tokenizer> exported_tokenizer(io::Fs& fs, const config::RunPlan& plan,
                                                                const io::Path& vocabulary) {
   const std::string& name = plan.data.tokenizer;
@@ -88,7 +88,7 @@ std::shared_ptr<const tokenizer::Tokenizer> exported_tokenizer(io::Fs& fs, const
   return nullptr;
 }
 
-/// Everything of the export, into a folder that nobody looks at yet. Returns whether it has a tokenizer.
+/// Writes all files of the export into a folder that is not published yet. Returns whether it has a tokenizer.
 bool fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, const ReadValues& read) {
   auto end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
   const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);

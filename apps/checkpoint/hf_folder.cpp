@@ -12,13 +12,13 @@ namespace {
 
 constexpr Index kBytes = 256;  // the vocabulary of the byte tokenizer
 
-/// What may be in the folder, the likeliest first.
+/// Tokenizers that the folder may have, the likeliest first.
 std::vector<std::string> possible_tokenizers(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model) {
   if (model.vocab_size == kBytes) return {"byte"};
   if (model.family == "gpt2") return {"gpt2"};
   if (!fs.exists(folder / "tokenizer.model")) return {"bpe"};
   if (!fs.exists(folder / "tokenizer.json")) return {"sentencepiece"};
-  return {"bpe", "sentencepiece"};  // Llama 2's tokenizer.json is of another kind, beside the file that it was made of
+  return {"bpe", "sentencepiece"};  // Llama 2's tokenizer.json is of another kind; its source is next to it
 }
 
 }  // namespace

@@ -8,18 +8,18 @@
 
 namespace megalith::apps {
 
-/// Whether a folder is a model as the transformers library keeps it: it has config.json and no checkpoint.
+/// Whether a folder is a model of the transformers library: it has config.json and no checkpoint.
 bool is_hf_folder(io::Fs& fs, const io::Path& folder);
 
-/// The tokenizer of a folder; none: what is missing or cannot be used.
+/// The tokenizer of a folder. Without one: why it is missing or cannot be used.
 struct ImportedTokenizer {
   std::string name;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::string warning;
 };
 
-/// GPT-2's own vocabulary must be usable. One of another family that this program cannot use is left out, with a
-/// warning: a model is of use without it.
+/// GPT-2's own vocabulary must be usable. An unusable one of another family is left out with a warning, as the model
+/// works without it.
 ImportedTokenizer find_tokenizer(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model);
 
 }  // namespace megalith::apps

@@ -11,7 +11,7 @@
 namespace megalith::apps {
 namespace {
 
-/// Returns what is wrong with the checkpoint's files; use() was not called then, or has thrown.
+/// Returns the damage of the checkpoint's files. Then use() was not called, or has thrown.
 std::string use_one(io::Fs& fs, const io::Path& folder, const UseModel& use) {
   checkpoint::CheckpointReader reader(fs, folder);
   config::RunPlan plan = config::resolve(recipe_of(reader));

@@ -58,7 +58,7 @@ void show(const corpus::CleanReport& report, const corpus::CleanOptions& options
     std::cout << report.titles_missed.size() << " listed titles are in no document (report.json names them)\n";
 }
 
-/// Of Parquet only one column is read, so titles of another one are not compared.
+/// Only one column of Parquet is read, so titles of another column are not compared.
 void warn_of_parquet(io::Fs& fs, const corpus::CleanOptions& options) {
   if (options.titles.size() == 0) return;
   for (const io::Path& input : options.inputs) {

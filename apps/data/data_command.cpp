@@ -46,7 +46,7 @@ struct BuildOptions {
   bool dry_run = false;
 };
 
-/// A bar on standard error, when that is a terminal, and the figures of a build.
+/// A progress bar on standard error, if that is a terminal, and the figures of a build.
 class BuildProgress {
  public:
   void show(const data::CorpusCounts& counts) {
@@ -62,7 +62,7 @@ class BuildProgress {
                  100 * done, human_bytes(counts.bytes).c_str(), human_bytes(counts.total_bytes).c_str(),
                  static_cast<long long>(counts.tokens), megabytes_per_second(counts), left_s);
   }
-  /// Takes the bar away, so that what comes next has a line of its own.
+  /// Removes the bar, so that the next output has its own line.
   void end() const {
     if (is_terminal_) std::fputs("\r\x1b[K", stderr);
   }
@@ -136,7 +136,7 @@ void show(const data::CorpusCounts& counts) {
        {"out", number(counts.documents), "", number(counts.tokens)}});
 }
 
-/// Without its report the files of a prefix go: what is there is whole.
+/// Without its report the files of a prefix are removed, so that existing files are complete.
 void publish_build_report(io::Fs& fs, const BuildOptions& options, const std::string& text) {
   const std::string& prefix = options.output;
   try {
@@ -167,7 +167,7 @@ void run_build(const BuildOptions& asked) {
   require_members(*fs, inputs, options.reading.format, *asked.key);
   data::CorpusCounts counts;
   const io::Path prefix = asked.output;
-  std::optional<io::OutputLock> lock;  // of this prefix: others may be built into the folder
+  std::optional<io::OutputLock> lock;  // of this prefix only: others may be built in the same folder
   if (!asked.dry_run) {
     lock.emplace(prefix.parent_path(), "." + prefix.filename().string() + ".lock");
     data::remove_unpublished(*fs, prefix);

@@ -34,7 +34,7 @@ struct DedupArguments {
 
 std::string text_of(const corpus::Banding& banding) { return str(banding.bands, " x ", banding.rows); }
 
-/// Bands and rows as arguments for, or by the recall; refuses what misses the recall.
+/// Bands and rows from the arguments, or from the recall. Refuses those that miss the recall.
 corpus::Banding banding_of(const DedupArguments& arguments, double jaccard) {
   if ((arguments.bands == 0) != (arguments.rows == 0)) throw ConfigError("--bands and --rows must be given together");
   const corpus::Banding best = corpus::choose_banding(arguments.recall, jaccard);
@@ -81,7 +81,7 @@ void show(const corpus::DedupReport& report, const std::string& output) {
             << "clusters            " << report.clusters << '\n';
   double all = 0;
   for (const auto& [stage, seconds] : report.seconds) all += seconds;
-  // No rate: what other processes, or this one before it was killed, have done took no time here.
+  // No rate: work of other processes, or of this one before it was killed, took no time here.
   std::fprintf(stderr, "%s: %llu of %llu documents stay, %.1f s in this process\n", output.c_str(),
                static_cast<unsigned long long>(total.documents - total.removed),
                static_cast<unsigned long long>(total.documents), all);
@@ -107,7 +107,7 @@ void run_dedup(const DedupArguments& arguments) {
   if (is_terminal && options.share.rank == 0)
     options.progress = [start = monotonic_s(), last = std::string()](std::string_view stage, std::size_t done,
                                                                      std::size_t all) mutable {
-      if (last != stage) start = monotonic_s();  // of the stage; what its first unit took is not known
+      if (last != stage) start = monotonic_s();  // of the stage; the time of its first unit is not known
       last = stage;
       const double left = (monotonic_s() - start) / static_cast<double>(std::max<std::size_t>(done, 2) - 1) *
                           static_cast<double>(all - done);

@@ -30,7 +30,7 @@ struct EvalOptions {
   bool resume = false;
 };
 
-/// One line that is rewritten on a terminal; elsewhere a line now and then.
+/// One line that is rewritten on a terminal. Elsewhere a line at intervals.
 class Progress {
  public:
   Progress(Index examples, Index tokens) : examples_(examples), tokens_(tokens) {}
@@ -64,7 +64,7 @@ eval::Task task_of(const EvalOptions& options) {
 
 bool slides(eval::Task task) { return task == eval::Task::wikitext_paper || task == eval::Task::loss; }
 
-/// The options of a task that the model and the other options allow. Throws ConfigError with all that are wrong.
+/// Checks the options of a task against the model and the other options. Throws ConfigError with all problems.
 EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, io::Fs& fs) {
   EvalTask task{.task = task_of(options),
                 .data = options.data,
@@ -99,7 +99,7 @@ EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, i
   return task;
 }
 
-/// One evaluation: what the processes of a job share.
+/// One evaluation, shared by the ranks of a process.
 class Evaluation {
  public:
   Evaluation(const EvalOptions& options, const Launcher& launcher)
@@ -133,13 +133,13 @@ class Evaluation {
                task_.stride, ", data ", data_.checksum, ", model ", digest, ", ", job_->precision(), " on ",
                name_of(job_->plan().device));
   }
-  eval::PassCounts counts(Index most_tokens) const {
+  eval::PassCounts counts(Index max_tokens) const {
     eval::PassCounts counts;
-    for (const eval::Passage& passage : data_.set.passages) ++counts[eval::shape_of(passage, most_tokens)];
+    for (const eval::Passage& passage : data_.set.passages) ++counts[eval::shape_of(passage, max_tokens)];
     return counts;
   }
   OverlapFigures overlap_figures(const std::vector<eval::ExampleResult>& results) const;
-  /// Marks the examples that an interrupted evaluation has done, on all ranks.
+  /// Marks the examples of an interrupted evaluation as done, on all ranks.
   std::string share_done(comm::World& world, const std::string& digest, std::vector<ExampleFile::Numbered>& done) const;
 
   const EvalOptions& options_;
@@ -148,7 +148,7 @@ class Evaluation {
   std::optional<InferenceJob> job_;
   EvalTask task_;
   EvalData data_;
-  std::vector<bool> overlaps_;  // each example; empty: not asked
+  std::vector<bool> overlaps_;  // by example; empty: not requested
 };
 
 OverlapFigures Evaluation::overlap_figures(const std::vector<eval::ExampleResult>& results) const {

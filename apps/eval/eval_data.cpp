@@ -21,12 +21,12 @@
 namespace megalith::apps {
 namespace {
 
-/// What one pass over a file shows, a megabyte at a time.
+/// Checksum and encoding of a file, read one megabyte at a time.
 struct Scanned {
   io::Hash128 checksum;
   Index bytes = 0;
   bool is_blank = true;
-  /// Of the first byte that is not UTF-8.
+  /// The position of the first byte that is not UTF-8.
   std::optional<Index> bad_byte{};
   Index bad_line = 1;
 };
@@ -40,7 +40,8 @@ Scanned scan(io::Fs& fs, const std::string& file) {
     more = source->extend();
     const std::string_view text = source->window();
     const std::size_t good = valid_utf8_prefix(text), tail = text.size() - good;
-    const bool is_open = more && tail <= 3 && incomplete_utf8_tail(text) == tail;  // the character goes on out of sight
+    const bool is_open =
+        more && tail <= 3 && incomplete_utf8_tail(text) == tail;  // the character goes on in the next part
     line += std::ranges::count(text.substr(0, good), '\n');
     if (good < text.size() && !is_open && !found.bad_byte) {
       found.bad_byte = found.bytes + static_cast<Index>(good);
@@ -99,7 +100,7 @@ eval::EvalSet loss_of_text(io::Fs& fs, const EvalTask& task, const tokenizer::To
   return text.finish(task.data, task.window, task.stride);
 }
 
-/// Of JSON lines, or of rows of Parquet.
+/// Ids of JSON lines or of rows of Parquet.
 eval::EvalSet loss_of_documents(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer,
                                 data::CorpusFormat format) {
   const bool is_json = format == data::CorpusFormat::json_lines;

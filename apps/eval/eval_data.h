@@ -7,7 +7,7 @@
 
 namespace megalith::apps {
 
-/// What an evaluation asks, as the command line says it.
+/// The options of an evaluation on the command line.
 struct EvalTask {
   eval::Task task = eval::Task::loss;
   std::string data;
@@ -18,12 +18,12 @@ struct EvalTask {
 /// A file of a task, read and cut into passages.
 struct EvalData {
   eval::EvalSet set;
-  std::string checksum;  ///< XXH3-128 of the file's text, unpacked; of Parquet, of the file
+  std::string checksum;  ///< XXH3-128 of the unpacked text; for Parquet, of the file
 };
 
-/// Reads a file (gzip, zstd and xz are unpacked). `loss` takes a text, JSON lines with "text" by the file's name, or
-/// the column "text" of Parquet, and keeps the ids alone; other tasks hold their file as a whole, which max_line
-/// bounds. Throws InputError with all that is wrong with it.
+/// Reads a file (gzip, zstd and xz are unpacked). `loss` takes a text, JSON lines with "text" (by the name of the
+/// file), or the column "text" of Parquet, and keeps the ids only. Other tasks keep the whole file, which max_line
+/// bounds. Throws InputError with all problems.
 EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer);
 
 }  // namespace megalith::apps

@@ -28,7 +28,7 @@ std::string grouped(Index value) {
   return text;
 }
 
-/// Above it digits behind the point say nothing.
+/// Above it decimals have no meaning.
 constexpr double kLarge = 1e9;
 
 std::string figure_text(double value) {
@@ -82,7 +82,7 @@ std::string overlap_text(const OverlapFigures& overlap) {
 nlohmann::ordered_json results_json(const eval::Figures& figures) {
   nlohmann::ordered_json json;
   for (const auto& [name, value] : figures) {
-    if (name.starts_with("correct"))  // counts
+    if (name.starts_with("correct"))  // they are counts
       json[name] = static_cast<Index>(value);
     else
       json[name] = value;  // null where it is not finite

@@ -9,24 +9,24 @@ namespace megalith::apps {
 
 /// The figures of the examples that occur in training text, and of the others.
 struct OverlapFigures {
-  std::string folder;  ///< of `data overlap`
+  std::string folder;  ///< the output of `data overlap`
   Index overlapping = 0, others = 0;
   eval::Figures of_overlapping, of_others;
 };
 
-/// All that a report of an evaluation names.
+/// The content of a report of an evaluation.
 struct EvalReport {
   eval::Task task = eval::Task::loss;
   std::string data, data_checksum;
   std::string checkpoint, digest;
-  std::string vocab_dir;  ///< of the tokenizer's files; empty: it has none, or those that come with the program
+  std::string vocab_dir;  ///< of the tokenizer; empty: it has no files, or those of the program
   const config::RunPlan& plan;
   Index batch = 1, window = 1;
   Index stride = 0;            ///< 0: windows do not slide
-  BytesByOwner memory = {};    ///< that rank 0 took
-  Index resumed_examples = 0;  ///< whose results a file of an interrupted evaluation had
-  double seconds = 0;          ///< of the passes
-  Index computed_tokens = 0;   ///< that the passes of this evaluation read, without padding
+  BytesByOwner memory = {};    ///< that rank 0 allocated
+  Index resumed_examples = 0;  ///< whose results came from the file of an interrupted evaluation
+  double seconds = 0;          ///< of all passes
+  Index computed_tokens = 0;   ///< read by the passes of this evaluation, without padding
   const eval::EvalSet& set;
   eval::Figures figures;
   std::optional<OverlapFigures> overlap = {};
@@ -36,10 +36,10 @@ struct EvalReport {
 std::string_view task_name(eval::Task task);
 std::string_view protocol_name(eval::Task task);
 
-/// One for each figure that is above the numbers of 64 bits: the text says inf, and JSON null.
+/// One line per figure that exceeds 64 bits: the text prints inf, and JSON null.
 std::vector<std::string> figure_warnings(const EvalReport& report);
 
-/// Lines of a name and a value; with the paper's table 3 for tasks of the paper.
+/// Lines of a name and a value. For tasks of the paper, also its table 3.
 std::string report_text(const EvalReport& report);
 /// The same as one JSON object, with a line end.
 std::string report_json(const EvalReport& report);

@@ -29,7 +29,7 @@ std::string sealed(const std::string& identity, const nlohmann::ordered_json& ob
   return str(std::string_view(text).substr(0, text.size() - 1), kChecksum, checksum_of(identity, text), kEnd, '\n');
 }
 
-/// What sealed() was given; nothing where the line is not what it made.
+/// Reverses sealed(); nothing if sealed() did not make the line.
 std::optional<nlohmann::json> unsealed(const std::string& identity, std::string_view line) {
   if (line.size() < kTailBytes) return std::nullopt;
   const std::string_view tail = line.substr(line.size() - kTailBytes);
@@ -49,14 +49,14 @@ std::string first_line(const std::string& identity) {
   return sealed(identity, nlohmann::ordered_json{{"evaluation", identity}});
 }
 
-/// Where a chain of symbolic links ends, which need not exist.
+/// The end of a chain of symbolic links, which need not exist.
 io::Path target_of(io::Path file) {
-  constexpr int kMaxSymlinks = 40;  // as Linux has it
+  constexpr int kMaxSymlinks = 40;  // as in Linux
   std::error_code failed;
   for (int followed = 0; followed < kMaxSymlinks && std::filesystem::is_symlink(file, failed); ++followed) {
     const io::Path next = std::filesystem::read_symlink(file, failed);
     if (failed) break;
-    file = file.parent_path() / next;  // an absolute one replaces the folder
+    file = file.parent_path() / next;  // an absolute path replaces the folder
   }
   return file;
 }
@@ -78,7 +78,7 @@ FirstLine first_line_is(const std::string& identity, std::string_view line) {
   return was_changed ? FirstLine::changed : FirstLine::of_another;
 }
 
-/// The result of an example; nothing of a line that was changed.
+/// The result of an example; nothing for a changed line.
 std::optional<ExampleFile::Numbered> parse(const std::string& identity, std::string_view text,
                                            const eval::EvalSet& set) {
   const std::optional<nlohmann::json> line = unsealed(identity, text);
@@ -129,7 +129,7 @@ ExampleFile::Found ExampleFile::read(io::Fs& fs, const io::Path& file, const std
 }
 
 std::string_view ExampleFile::problem(const io::Path& file) {
-  std::error_code ignored;  // what cannot be looked at fails when it is opened
+  std::error_code ignored;  // errors come up when the file is opened
   if (std::filesystem::is_directory(file, ignored)) return "is a folder; name a file in it";
   if (std::filesystem::exists(file, ignored) && !std::filesystem::is_regular_file(file, ignored))
     return "is a device or a pipe, which no file may replace; name another";

@@ -31,7 +31,7 @@ struct GenerateCommand {
 
 double rate(Index count, double seconds) { return seconds > 0 ? static_cast<double>(count) / seconds : 0; }
 
-/// What all ranks of this process share: what was asked, read and checked before they start.
+/// Shared by all ranks of this process: the options and files, checked before the ranks start.
 class Session {
  public:
   Session(const GenerateCommand& command, const Launcher& launcher)
@@ -51,7 +51,7 @@ class Session {
     for (const auto& fact : model_.facts()) job.facts.push_back(fact);
     return job;
   }
-  /// On every rank.
+  /// Runs on every rank.
   void run(comm::World& world) const;
 
  private:
@@ -59,7 +59,7 @@ class Session {
   void check_options(const model::ModelConfig& model) const;
   void take_prompts(const InferenceJob& model);
   Index rows_step() const { return eval::rows_step(model_.plan().model, model_.plan().grid); }
-  /// Tokens that the longest text holds while it goes on.
+  /// The most tokens of a text.
   Index capacity() const {
     std::size_t longest = 0;
     for (const Prompt& prompt : prompts_) longest = std::max(longest, prompt.ids.size());
@@ -78,7 +78,7 @@ class Session {
   std::shared_ptr<io::Fs> fs_;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   std::vector<Prompt> prompts_;
-  InferenceJob model_;  // which calls take_prompts()
+  InferenceJob model_;  // it calls take_prompts()
   std::vector<TextOfPrompt> texts_;
 };
 
@@ -135,12 +135,12 @@ eval::GenerateCounts Session::generate(eval::Decoder& decoder, const std::vector
                          .round = [&] { gather.round([&](std::size_t i) { note_slide(i, printer); }); }});
 }
 
-/// Says so at the first slide.
+/// Prints a note at the first slide.
 void Session::note_slide(std::size_t text, TextPrinter& printer) const {
   if (!printer.has_slid() && printer.prints()) {
     printer.note(str("prompt ", texts_[text].number, ", sample ", texts_[text].sample, " fills the window of ",
                      seq_len(), " tokens: it loses ", command_.options.slide,
-                     " at its beginning, again and again, and the keys and values of the rest are computed anew; the "
+                     " at its beginning each time, and the keys and values of the rest are computed again; the "
                      "same holds for other texts"));
   }
   printer.slid(text);
@@ -179,11 +179,11 @@ void Session::run(comm::World& world) const {
   std::vector<std::size_t> all(texts_.size()), mine;
   std::iota(all.begin(), all.end(), 0);
   for (auto i = static_cast<std::size_t>(mesh.dp_rank()); i < all.size(); i += copies) mine.push_back(i);
-  const auto most = static_cast<Index>((all.size() + copies - 1) / copies);  // of a copy
+  const auto max_texts = static_cast<Index>((all.size() + copies - 1) / copies);  // per copy
   eval::Decoder decoder({.model = plan.model,
                          .dtype = plan.train.policy().compute,
                          .device = plan.device,
-                         .slots = round_up(std::clamp<Index>(most, 1, model_.batch()), rows_step()),
+                         .slots = round_up(std::clamp<Index>(max_texts, 1, model_.batch()), rows_step()),
                          .capacity = capacity(),
                          .steps = eval::steps_for(plan.model, plan.device),
                          .lengths = eval::window_lengths(requests(all), options(), capacity())},
@@ -195,7 +195,7 @@ void Session::run(comm::World& world) const {
   TextGather gather(world, sends ? mine : std::vector<std::size_t>(), printer);
   printer.begin();
   eval::GenerateCounts counts = generate(decoder, mine, printer, gather);
-  if (mesh.tp_rank() != 0 || !mesh.last_stage()) counts = {};  // other stages do not wait for a step to end
+  if (mesh.tp_rank() != 0 || !mesh.last_stage()) counts = {};  // other stages do not wait for the end of a step
   eval::GenerateCounts of_all;
   for (const eval::GenerateCounts& one : comm::gather_values(world.all(), counts)) of_all.add(one);
   if (world.rank() == 0) report(of_all, decoder, digest, printer);
@@ -229,7 +229,7 @@ void add_drawing(CLI::App& app, eval::GenerateOptions& options) {
       ->check(seed_number())
       ->capture_default_str();
   app.add_option("--slide", options.slide,
-                 "Tokens that a text's window loses at its beginning when it is full; the rest is then read anew")
+                 "Tokens that a text's window loses at its beginning when it is full; the rest is then read again")
       ->check(at_least(1))
       ->capture_default_str();
 }

@@ -27,7 +27,7 @@
 namespace megalith::apps {
 namespace {
 
-/// The keys of a recipe that concern a model that only answers. The first five are those of GridKeys::even_stages.
+/// The keys of a recipe that concern inference. The first five are those of GridKeys::even_stages.
 constexpr std::array<std::string_view, 12> kKeys = {
     "parallel.tp",        "parallel.pp",        "parallel.ranks",        "parallel.ep",
     "parallel.etp",       "parallel.chunks",    "parallel.group_size",   "parallel.order",
@@ -43,23 +43,23 @@ config::RunConfig parse_settings(const InferenceOptions& options) {
   for (const auto& [key, value] : config::toml_values(c)) {
     if (std::ranges::find(keys, key) != keys.end()) continue;
     problems.add(key, value,
-                 "is not for this command: the model is as its checkpoint says, and the grid's keys are " + names);
+                 "is not for this command: the model is that of its checkpoint, and the grid's keys are " + names);
   }
   problems.throw_if_any("--set");
   return c;
 }
 
-/// The fewest samples that every schedule takes; none is trained on.
+/// The fewest samples that every schedule accepts. None is trained on.
 Index legal_batch(const config::RunConfig& c, int ranks) {
   const Index pp = c.parallel.pp.value_or(1), tp = c.parallel.tp.value_or(1);
   const Index dense = std::max<Index>(1, tp * pp);
   const Index experts = std::max<Index>(1, c.parallel.etp.value_or(tp) * c.parallel.ep.value_or(1) * pp);
-  const Index least = std::lcm(dense, experts);  // as resolve() derives parallel.ranks
-  const Index dp = std::max<Index>(1, std::max<Index>(ranks, c.parallel.ranks.value_or(least)) / dense);
+  const Index min_ranks = std::lcm(dense, experts);  // as resolve() derives parallel.ranks
+  const Index dp = std::max<Index>(1, std::max<Index>(ranks, c.parallel.ranks.value_or(min_ranks)) / dense);
   return dp * std::max(pp, c.parallel.group_size.value_or(1));
 }
 
-/// The layers of each stage: as eval::Decoder shares them out.
+/// The layers of each stage, spread as in eval::Decoder.
 std::vector<Index> even_stages(Index layers, Index stages) {
   std::vector<Index> shares;
   for (Index i = 0; i < stages; ++i) shares.push_back(layers * (i + 1) / stages - layers * i / stages);
@@ -180,7 +180,7 @@ void InferenceJob::resolve(const config::RunConfig& c, int ranks, const Check& c
           try {
             plan_ = config::resolve(alone, 1);
           } catch (const ConfigError&) {
-            return;  // the model itself: it is named already
+            return;  // the model itself, which is named already
           }
         }
         check_rest();

@@ -22,15 +22,15 @@ std::vector<std::int32_t> encoded(const std::string& text, const PromptRules& ru
     throw InputError(
         str("has ", count, " tokens: must have at most model.seq_len = ", rules.seq_len, "; leave out its beginning"));
   }
-  const auto most = std::ranges::max_element(ids);
-  if (most != ids.end() && *most >= rules.vocab_size) {
-    throw InputError(str("has token ", *most, ": must be below model.vocab_size = ", rules.vocab_size,
+  const auto largest = std::ranges::max_element(ids);
+  if (largest != ids.end() && *largest >= rules.vocab_size) {
+    throw InputError(str("has token ", *largest, ": must be below model.vocab_size = ", rules.vocab_size,
                          "; use the tokenizer that the model was trained with"));
   }
   return ids;
 }
 
-/// Throws InputError that names the line.
+/// Throws InputError, which names the line.
 Prompt prompt_of(std::string_view json, const std::string& file, std::size_t line, const PromptRules& rules) {
   Prompt prompt;
   std::optional<std::string> text;

@@ -11,25 +11,25 @@ namespace megalith::apps {
 
 /// A text to continue.
 struct Prompt {
-  std::string name;  ///< of its line in the file, "name"; empty: none
+  std::string name;  ///< "name" of its line in the file; empty: none
   std::string text;
   std::vector<std::int32_t> ids;
 };
 
-/// What a prompt must fit.
+/// Limits of a prompt.
 struct PromptRules {
   const tokenizer::Tokenizer& tokenizer;
-  Index vocab_size = 0;  ///< of the model
+  Index vocab_size = 0;  ///< the model's
   Index seq_len = 0;     ///< tokens at most
 };
 
-/// The prompts of a file, one JSON object a line: {"prompt": "text"}, and "name" to tell it by; other members have no
-/// meaning. Blank lines are passed over. Throws InputError with everything that is wrong, line by line: not JSON, not
-/// UTF-8, no "prompt", an empty one, one above seq_len tokens, ids that the model has not; or a file without prompts.
+/// Reads the prompts of a file, one JSON object per line: {"prompt": "text"}, and optionally "name". Other members and
+/// blank lines are ignored. Throws InputError with all problems, line by line: no JSON, no UTF-8, no "prompt", an
+/// empty one, one above seq_len tokens, unknown ids; or a file without prompts.
 std::vector<Prompt> read_prompts(io::Fs& fs, const std::string& file, const PromptRules& rules);
 
-/// A prompt of the command line; an empty one is a new document. Throws ConfigError for what does not fit or is
-/// not UTF-8.
+/// A prompt of the command line. An empty one is a new document. Throws ConfigError for a prompt above the limits or
+/// not in UTF-8.
 Prompt one_prompt(const std::string& text, const PromptRules& rules);
 
 }  // namespace megalith::apps

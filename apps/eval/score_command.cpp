@@ -23,8 +23,8 @@
 namespace megalith::apps {
 namespace {
 
-/// Follows [[15496, 995], ...] and hands on one list after the other, so that memory holds one. What is no list of ids
-/// is kept for finish().
+/// Reads [[15496, 995], ...] and passes on one list after the other, so that only one is in memory. Other content is
+/// kept for finish().
 class ListReader final : public io::JsonVisitor {
  public:
   using Take = std::function<void(std::span<const std::int32_t>)>;
@@ -49,7 +49,7 @@ class ListReader final : public io::JsonVisitor {
   void other(std::string_view shown) override {
     if (depth_ == 0) throw InputError(str("[", file_, "] must be a list of lists of token ids, as [[15496, 995]]"));
     if (depth_ == kInList) refuse_token(shown);
-    if (depth_ != 1) return;  // within what is refused
+    if (depth_ != 1) return;  // within refused content
     refuse_list(str(" = ", shown));
     next_list();
   }
@@ -61,14 +61,14 @@ class ListReader final : public io::JsonVisitor {
   void end_object() override { depth_ -= kObject; }
   void key(std::string& /*name*/) override {}
 
-  /// Throws InputError with all that was refused, and with `error`, which ended the reading; empty: none.
+  /// Throws InputError with all refused content, and with `error`, which ended the reading (empty: none).
   void finish(std::string_view error) const {
     throw_file_problems(file_, problems_, count_ - std::ssize(problems_), error);
   }
 
  private:
-  static constexpr Index kInList = 2;               // the depth at which tokens stand
-  static constexpr Index kObject = Index{1} << 32;  // more than lists are deep
+  static constexpr Index kInList = 2;               // the depth of tokens
+  static constexpr Index kObject = Index{1} << 32;  // deeper than any list
   static constexpr std::size_t kShown = 20;
 
   void next_list() {
@@ -77,7 +77,7 @@ class ListReader final : public io::JsonVisitor {
     is_bad_ = false;
     ++lists_;
   }
-  /// One problem of a list is enough.
+  /// Reports one problem per list.
   void refuse(std::string problem) {
     if (is_bad_) return;
     is_bad_ = true;
@@ -101,30 +101,29 @@ class ListReader final : public io::JsonVisitor {
   bool is_bad_ = false;           // this list
   std::vector<std::int32_t> ids_;
   std::vector<std::string> problems_;
-  Index count_ = 0;  // of problems
+  Index count_ = 0;  // number of problems
 };
 
 /// Lists that are scored together.
 constexpr std::size_t kListsAtOnce = 4096;
 constexpr Index kTokensAtOnce = Index{1} << 20;
 
-/// Lists of a file: what the model must be ready for, and their scores one group after another, so that memory holds
-/// one group.
+/// Lists of a file: their maximum size, and their scores one group after another, so that only one group is in memory.
 class ListScorer {
  public:
   ListScorer(const io::MappedFile& file, const std::string& name, const model::ModelConfig& model)
       : file_(file), name_(name), model_(model) {}
 
-  /// Throws InputError unless all of the file is right. Returns the most tokens of a list.
+  /// Checks the whole file. Returns the number of tokens of the longest list. Throws InputError.
   Index check() {
     Index longest = 0;
     read([&](auto ids) { longest = std::max(longest, static_cast<Index>(ids.size())); });
     return longest;
   }
-  eval::PassCounts counts(Index most_tokens) const {
+  eval::PassCounts counts(Index max_tokens) const {
     eval::PassCounts counts;
     read([&](auto ids) {
-      if (ids.size() > 1) ++counts[eval::shape_of({ids}, most_tokens)];
+      if (ids.size() > 1) ++counts[eval::shape_of({ids}, max_tokens)];
     });
     return counts;
   }

@@ -7,14 +7,14 @@
 
 namespace megalith::apps {
 
-/// Brings what the copies of a model write to rank 0's printer, piece by piece.
+/// Sends the output of all copies of a model to the printer of rank 0, piece by piece.
 class TextGather {
  public:
-  /// `mine`: the texts whose pieces this rank sends: those of its copy on one rank of each, none on the others and on
-  /// rank 0. Keeps references.
+  /// `mine`: the texts whose pieces this rank sends. One rank per copy sends those of its copy; the others, and rank
+  /// 0, send none. Keeps references.
   TextGather(comm::World& world, std::vector<std::size_t> mine, TextPrinter& printer);
 
-  /// What was written since the last call. `slid(text)` is called on rank 0 for each slide of another rank's text.
+  /// Sends the output since the last call. Calls slid(text) on rank 0 for each slide of another rank's text.
   /// Communication: train::gather_bytes(). Collective.
   template <class Slid>
   void round(Slid&& slid);
@@ -30,7 +30,7 @@ class TextGather {
     Index tokens = 0;  ///< of the whole text, once it is complete
   };
   std::vector<Piece> new_pieces();
-  /// Those of all ranks but this one; none but on rank 0.
+  /// The pieces of all other ranks; empty except on rank 0.
   std::vector<Piece> exchange(const std::vector<Piece>& own) const;
 
   struct Sent {

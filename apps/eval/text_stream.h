@@ -9,18 +9,18 @@
 
 namespace megalith::apps {
 
-/// The text of drawn tokens, whole characters at a time, up to the first of several stop texts. What may be the
-/// beginning of one is held back.
+/// The text of sampled tokens in whole characters, up to the first of several stop texts. A possible beginning of a
+/// stop text is kept back.
 class TextStream {
  public:
   TextStream(std::shared_ptr<const tokenizer::Tokenizer> tokenizer, std::vector<std::string> stops)
       : tokenizer_(tokenizer), decoder_(std::move(tokenizer)), stops_(std::move(stops)) {}
 
-  /// What this token adds; often "". An id without text, as the padding of a vocabulary has, adds nothing.
+  /// The text that this token adds; often "". Ids of the padding of a vocabulary add nothing.
   std::string push(std::int32_t id);
-  /// The rest, once no token comes.
+  /// The rest, after the last token.
   std::string finish();
-  /// Whether a stop text came: the text ends before it.
+  /// Whether the text ended at a stop text.
   bool is_stopped() const { return is_stopped_; }
 
  private:

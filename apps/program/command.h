@@ -7,8 +7,9 @@
 
 namespace megalith::apps {
 
-// Each adds one subcommand to the program. Its callback prints results on standard output and throws megalith::Error on
-// failure; main alone prints errors and chooses the exit code. Long options accept '-' and '_' alike (main folds them).
+// Each adds one subcommand to the program. Its callback prints results on standard output and throws megalith::Error
+// on failure. Only main prints errors and chooses the exit code. Long options accept '-' and '_' alike (main replaces
+// '_').
 void add_groups(CLI::App& program);
 void add_graphs(CLI::App& program);
 void add_schedule(CLI::App& program);
@@ -33,7 +34,7 @@ void add_recipe(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_doctor(CLI::App& program);
 
-/// Checks that an option's value is a finite number that is `allowed`; `what` says so in words.
+/// Checks that an option's value is a finite number that is `allowed`. `what` describes the range.
 template <class Allowed>
 CLI::Validator number_that(const Allowed& allowed, const std::string& what) {
   return CLI::Validator(
@@ -46,10 +47,10 @@ CLI::Validator number_that(const Allowed& allowed, const std::string& what) {
       },
       what);
 }
-inline CLI::Validator at_least(int least) {
-  return number_that([least](double value) { return value >= least; }, "from " + std::to_string(least));
+inline CLI::Validator at_least(int min) {
+  return number_that([min](double value) { return value >= min; }, "from " + std::to_string(min));
 }
-/// Of a seed: all numbers of 64 bits without a sign, as they stand.
+/// For a seed: all unsigned numbers of 64 bits.
 inline CLI::Validator seed_number() {
   const std::string what = "from 0 to 18446744073709551615";
   return CLI::Validator(
@@ -61,11 +62,11 @@ inline CLI::Validator seed_number() {
       },
       what);
 }
-/// Of whole numbers up to 2^53.
-inline CLI::Validator between(std::int64_t least, std::int64_t most) {
+/// For whole numbers up to 2^53.
+inline CLI::Validator between(std::int64_t min, std::int64_t max) {
   return number_that(
-      [least, most](double value) { return value >= static_cast<double>(least) && value <= static_cast<double>(most); },
-      "from " + std::to_string(least) + " to " + std::to_string(most));
+      [min, max](double value) { return value >= static_cast<double>(min) && value <= static_cast<double>(max); },
+      "from " + std::to_string(min) + " to " + std::to_string(max));
 }
 
 }  // namespace megalith::apps

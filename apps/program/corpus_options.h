@@ -20,9 +20,9 @@
 
 namespace megalith::apps {
 
-// Options that the commands on corpora have in common.
+// Options that several commands on corpora have.
 
-/// Returns the option --key, which require_members() is for.
+/// Returns the option --key, for require_members().
 inline const CLI::Option* add_key_and_format(CLI::App& command, std::string& key, std::string& format) {
   const CLI::Option* const option =
       command.add_option("--key", key, "Member of a JSON line, or column, that holds the text")->capture_default_str();
@@ -32,7 +32,7 @@ inline const CLI::Option* add_key_and_format(CLI::App& command, std::string& key
   return option;
 }
 
-/// Refuses tables, and a --key that no file of the inputs has a use for.
+/// Refuses tables, and a --key that no input file uses.
 inline void require_members(io::Fs& fs, const std::vector<io::Path>& files, data::CorpusFormat format,
                             const CLI::Option& key) {
   if (format == data::CorpusFormat::by_name) std::ranges::for_each(files, data::refuse_table);
@@ -58,7 +58,7 @@ inline void add_threads(CLI::App& command, int& threads) {
       ->capture_default_str();
 }
 
-/// A line on standard error with the rate and the time that is left, when that is a terminal; else nothing.
+/// Prints the rate and the remaining time on standard error, if that is a terminal.
 inline std::function<void(std::uint64_t, std::uint64_t)> byte_progress() {
   if (::isatty(STDERR_FILENO) != 1) return {};
   return [start = monotonic_s()](std::uint64_t done, std::uint64_t all) {
@@ -69,7 +69,7 @@ inline std::function<void(std::uint64_t, std::uint64_t)> byte_progress() {
   };
 }
 
-/// Bytes, as 1000, 256MiB or 1GB; not 0.
+/// A number of bytes, as 1000, 256MiB or 1GB; not 0.
 inline void add_size(CLI::App& command, const char* name, std::uint64_t& bytes, const std::string& use,
                      const char* by_default) {
   const auto to_bytes = [](std::string& text) -> std::string {

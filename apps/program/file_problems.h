@@ -9,8 +9,8 @@
 
 namespace megalith::apps {
 
-/// Throws InputError("[FILE] N problems\n  ...") unless a file has none; a single one stands alone. `more`: those that
-/// are counted and not listed; `last`: what ended the reading, empty if nothing did.
+/// Throws InputError("[FILE] N problems\n  ...") if a file has problems; a single one is not counted. `more`: problems
+/// that are counted and not listed. `last`: the error that ended the reading, if any.
 inline void throw_file_problems(const std::string& file, std::span<const std::string> listed, Index more = 0,
                                 std::string_view last = {}) {
   const Index count = std::ssize(listed) + more + (last.empty() ? 0 : 1);

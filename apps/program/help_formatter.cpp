@@ -11,8 +11,8 @@ constexpr std::size_t kWidth = 80, kMaxIndent = 44;
 
 std::size_t leading_spaces(std::string_view line) { return std::min(line.find_first_not_of(' '), line.size()); }
 
-/// Where the last column of a line begins: after the first gap of two spaces, else at its first letter. One space is
-/// left where the name of an option fills its column.
+/// Where the last column of a line begins: after the first gap of two spaces, else at its first letter. There is only
+/// one space if the name of an option fills its column.
 std::size_t last_column(std::string_view line) {
   constexpr std::size_t kOfOptions = 30;
   const std::size_t begin = leading_spaces(line), gap = line.find("  ", begin);
@@ -27,10 +27,10 @@ std::size_t last_column(std::string_view line) {
 bool is_example(std::string_view line) { return line.starts_with("  megalith "); }
 
 /// Where a text is cut: at the last space of its first `width` letters, else after their last comma, else after them.
-std::size_t cut_of(std::string_view text, std::size_t least, std::size_t width) {
+std::size_t cut_of(std::string_view text, std::size_t min_place, std::size_t width) {
   const std::size_t space = text.rfind(' ', width), comma = text.rfind(',', width - 1);
-  if (space != std::string_view::npos && space > least) return space;
-  return comma != std::string_view::npos && comma > least ? comma + 1 : width;
+  if (space != std::string_view::npos && space > min_place) return space;
+  return comma != std::string_view::npos && comma > min_place ? comma + 1 : width;
 }
 
 /// One paragraph, whose first line keeps its place.

@@ -31,7 +31,7 @@
 namespace megalith::apps {
 namespace {
 
-/// The number in an environment variable that a launcher sets; nothing when it is not set.
+/// The number in an environment variable of a launcher; nothing if it is not set.
 std::optional<int> environment_number(const char* name) {
   const char* text = std::getenv(name);
   if (text == nullptr) return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<int> environment_number(const char* name) {
   return number;
 }
 
-/// Whether Open MPI started `process` by the command line of process 0: the counts of all of them begin with its own.
+/// Whether Open MPI started `process` by the command line of process 0: the list of counts begins with its own.
 bool is_beside_the_first(int process) {
   const char* const counts = std::getenv("OMPI_APP_CTX_NUM_PROCS");
   int of_first = 0;
@@ -84,7 +84,7 @@ void require_processes(const Launcher& launcher, std::string_view what, Index ra
 
 namespace {
 
-/// What f() gives. When it throws, a launcher may end this process before another one has reported.
+/// Returns f(). When it throws, a launcher may end this process before another one has reported.
 template <class F>
 auto noting_failure(F&& f) {
   try {
@@ -100,7 +100,7 @@ std::vector<io::Fault> faults_of_environment() {
   return faults == nullptr ? std::vector<io::Fault>() : io::parse_faults(faults);
 }
 
-/// Makes every call after what faults ask for.
+/// Applies the requested faults before every call.
 class FaultHook final : public comm::CallHook {
  public:
   explicit FaultHook(io::CallFaults faults) : faults_(std::move(faults)) {}
@@ -119,8 +119,8 @@ void run_with_faults(comm::World& world, const std::function<void(comm::World&)>
   body(world);
 }
 
-/// `body` in the world that ranks compute in: the host's own on CPUs, one between the ranks' GPUs on GPUs. `gpus`: of
-/// all ranks of the process, if they are to reach each other's memory.
+/// Runs `body` in the world of the computation: that of the host on CPUs, one between the GPUs of the ranks on GPUs.
+/// `gpus`: those of all ranks of the process, if they may access the memory of each other.
 void run_on_device(const JobShape& job, int gpu, std::span<const int> gpus, comm::World& host,
                    const std::function<void(comm::World&)>& body) {
   const TeamSize team(job.threads > 0 ? job.threads : team_size());
@@ -177,7 +177,7 @@ void warn_of_faults(const Launcher& launcher) {
   const char* const faults = std::getenv("MEGALITH_FAULT");
   if (faults == nullptr || *faults == '\0' || launcher.process > 0) return;
   log::warning(str("MEGALITH_FAULT = ", io::printable(faults),
-                   ": file operations or communication calls are made to fail, as a test asks; unset it to train"));
+                   ": file operations or communication calls are made to fail, for tests; unset it to train"));
 }
 
 std::shared_ptr<io::Fs> rank_fs(int rank) {
@@ -202,11 +202,11 @@ int report_error(const std::exception& error, int rank) {
                            : system != nullptr && is_lack_of_threads(*system)     ? kNoThread
                                                                                   : nullptr;
   const ExitCode code = ours != nullptr ? ours->code() : lack != nullptr ? ExitCode::io : ExitCode::internal;
-  if (code == ExitCode::requeue && rank > 0) return static_cast<int>(code);  // every process comes to it
+  if (code == ExitCode::requeue && rank > 0) return static_cast<int>(code);  // every process reaches it
   const std::string text = lack != nullptr ? lack : error.what();
   const bool is_named = rank < 0 || is_verdict_of_all(code) || text.starts_with("rank ");
   const std::string name =
-      code == ExitCode::usage ? "" : code_name(code) + ' ';  // of the command line and recipe: none
+      code == ExitCode::usage ? "" : code_name(code) + ' ';  // errors of the command line and recipe have no name
   std::string lines = str("error: ", name, is_named ? "" : str("rank ", rank, ": "), text, '\n');
   if (const auto* hang = dynamic_cast<const comm::HangVerdict*>(&error); hang != nullptr)
     lines += str("megalith: ", name, "verdict: ", hang->verdict(), '\n');

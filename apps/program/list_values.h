@@ -6,9 +6,8 @@
 
 namespace megalith::apps {
 
-/// CLI11 takes a value "[a,b]" of an option that has several for a list of its own, and takes the brackets away. Values
-/// that look so stay as they were given: they are marked in `arguments`, and the options of the command that
-/// `arguments` names take the mark away.
+/// CLI11 reads a value "[a,b]" of a repeated option as a list and removes the brackets. To keep such values, they are
+/// marked in `arguments`, and the options of the command in `arguments` remove the mark.
 inline void keep_brackets(CLI::App& program, std::vector<std::string>& arguments) {
   constexpr char kMark = '\x1f';
   const auto mark = [](std::string& argument, std::size_t begin) {

@@ -8,7 +8,7 @@
 
 namespace megalith::apps {
 
-/// What every command that takes a recipe asks for: RECIPE [--set section.key=value]... [--ranks N].
+/// Options of every command that takes a recipe: RECIPE [--set section.key=value]... [--ranks N].
 struct RecipeOptions {
   std::string file;
   std::vector<std::string> settings;
@@ -16,9 +16,9 @@ struct RecipeOptions {
 
   /// Adds them to a command. They must outlive the parsing.
   void add_to(CLI::App& command);
-  /// The recipe as config::read_recipe() has it. Throws ConfigError: no such file, or what that throws.
+  /// The recipe from config::read_recipe(). Throws ConfigError for a missing file, and the errors of that function.
   config::RunConfig parse() const;
-  /// The same, resolved. Throws as config::resolve() does, which reads the tokenizer's files.
+  /// The resolved recipe. Throws the errors of config::resolve(), which reads the files of the tokenizer.
   config::RunPlan plan() const;
 };
 

@@ -23,11 +23,11 @@
 namespace megalith::apps {
 namespace {
 
-// Signals are the process's, and so is what is known about them.
+// Signals belong to the process, and so does their state.
 
-std::array<char, 32> who_lost = {};  ///< "rank 3: " in front of what on_lost_mapping() and end_process() print
+std::array<char, 32> who_lost = {};  ///< "rank 3: ", printed first by on_lost_mapping() and end_process()
 
-/// For where nothing may be allocated. A write that fails is of a message that nobody reads.
+/// For code that must not allocate. If the write fails, nobody reads the message.
 void write_error(const char* text) { [[maybe_unused]] const auto ignored = ::write(2, text, std::strlen(text)); }
 
 [[noreturn]] void end_process(ExitCode code, const char* what) {
@@ -38,8 +38,8 @@ void write_error(const char* text) { [[maybe_unused]] const auto ignored = ::wri
   ::_exit(static_cast<int>(code));
 }
 
-/// An exception that nothing catches: of a thread's own beginning or end, or of what may not throw. Most often the
-/// system has no more memory, of which the others are told by report_error().
+/// Called for an exception that nothing catches: at the beginning or end of a thread, or in a function that may not
+/// throw. Most often the system has no more memory.
 [[noreturn]] void on_terminate() {
   if (std::current_exception() == nullptr) end_process(ExitCode::internal, "ended by std::terminate()");
   try {
@@ -66,21 +66,21 @@ bool is_out_of_memory() {
   return taken == MAP_FAILED;
 }
 
-struct sigaction segv_before {};  ///< of a sanitizer, as a rule
+struct sigaction segv_before {};  ///< usually of a sanitizer
 
-/// A library that does not look at what mmap() gave it writes there (oneDNN's generated code does), or gives up
-/// (SIGABRT); and the first thread's stack grows until it may not.
+/// Called if a library does not check the result of mmap() and writes there (oneDNN's generated code) or gives up
+/// (SIGABRT), or if the stack of the first thread cannot grow.
 extern "C" void on_failed_library(int signal, siginfo_t*, void*) {
   if (is_out_of_memory()) {
     static std::atomic_flag is_first = ATOMIC_FLAG_INIT;
-    if (is_first.test_and_set()) ::pause();  // another thread prints, and ends the process
+    if (is_first.test_and_set()) ::pause();  // another thread prints and ends the process
     end_process(ExitCode::io, kNoMemory);
   }
-  // It happens again with the handler of before; abort() sees to that itself.
+  // The signal comes again with the previous handler; abort() does so by itself.
   if (signal == SIGSEGV) ::sigaction(SIGSEGV, &segv_before, nullptr);
 }
 
-/// The first thread's stack may be what there is no more of.
+/// On a stack of its own: that of the first thread may be full.
 void take_signals_on_own_stack() {
   static std::array<char, 64 << 10> stack;
   const stack_t own{.ss_sp = stack.data(), .ss_flags = 0, .ss_size = stack.size()};
@@ -89,7 +89,7 @@ void take_signals_on_own_stack() {
 
 extern "C" void on_lost_mapping(int signal, siginfo_t* info, void*) {
   const char* const file =
-      info->si_code > 0 ? io::mapped_file_at(info->si_addr) : nullptr;  // else from another process
+      info->si_code > 0 ? io::mapped_file_at(info->si_addr) : nullptr;  // otherwise another process sent it
   if (file == nullptr) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
@@ -103,16 +103,16 @@ extern "C" void on_lost_mapping(int signal, siginfo_t* info, void*) {
   ::_exit(static_cast<int>(ExitCode::io));
 }
 
-bool takes_closed_pipes = false;  ///< set before there are threads
+bool takes_closed_pipes = false;  ///< set before any thread starts
 
-/// Whether this thread wrote to a closed pipe. The SIGPIPE of a write waits where it came from: no other thread can
-/// take it.
+/// Whether this thread wrote to a closed pipe. The SIGPIPE of a write is pending in the thread that wrote; no other
+/// thread can take it.
 bool met_closed_pipe() {
   sigset_t waiting;
   return takes_closed_pipes && ::sigpending(&waiting) == 0 && sigismember(&waiting, SIGPIPE) == 1;
 }
 
-/// What is known of a request to stop.
+/// The state of a request to stop.
 class StopRequest {
  public:
   void be_process(int process) {
@@ -132,14 +132,14 @@ class StopRequest {
     }
     note(signal);
     const Index last = last_;
-    lock.unlock();  // nobody computes while a terminal is slow
-    say(str("finishing step ", last, ", saving; again to stop now"));
+    lock.unlock();  // a slow terminal must not block other threads
+    print(str("finishing step ", last, ", saving; again to stop now"));
   }
 
   bool is_asked(Index last) {
     const bool output_is_closed = met_closed_pipe();
     const std::lock_guard lock(mutex_);
-    if (signal_ == 0 && output_is_closed) note(SIGPIPE);  // without a word: nobody reads it
+    if (signal_ == 0 && output_is_closed) note(SIGPIPE);  // prints nothing: nobody reads it
     if (signal_ == 0) last_ = last;
     return signal_ != 0;
   }
@@ -161,17 +161,17 @@ class StopRequest {
     signal_ = signal;
     asked_at_ = monotonic_s();
   }
-  void say(const std::string& text) const {
+  void print(const std::string& text) const {
     if (!speaks_) return;
-    const char* const begin = ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "";  // in place of the progress line
+    const char* const begin = ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "";  // replaces the progress line
     std::fprintf(stderr, "%s%s\n", begin, text.c_str());
   }
   [[noreturn]] void end_with(int signal, const char* what) const {
-    say(str("megalith: stopped by a signal (", ::strsignal(signal), ") ", what));
+    print(str("megalith: stopped by a signal (", ::strsignal(signal), ") ", what));
     ::_exit(128 + signal);
   }
 
-  /// What ended a process that has done nothing yet. Of a job's ranks it may not be the one that was meant.
+  /// The message for a process that ends before its first step. In a job, the signal may have been for another rank.
   std::string end_of_a_start(int signal) const {
     const bool may_be_of_another = is_of_a_launcher_ && signal == SIGTERM;
     return str(may_be_of_another ? "ended" : "stopped", " by a signal (", ::strsignal(signal), ")",
@@ -179,11 +179,11 @@ class StopRequest {
                " before the first step: ");
   }
 
-  /// Whatever the other threads do: files are safe at any instant, as they are from a kill.
+  /// Does not wait for other threads: files are safe at any time, as at a kill.
   [[noreturn]] void end_before_the_first_step(int signal) const {
     const bool is_fresh = unsaved_ == Unsaved::nothing_done;
-    say(str(is_fresh ? "megalith: " : "error: E75 ", end_of_a_start(signal),
-            is_fresh ? "nothing was trained" : "the checkpoint has all that was done; start again with --resume"));
+    print(str(is_fresh ? "megalith: " : "error: E75 ", end_of_a_start(signal),
+              is_fresh ? "nothing was trained" : "the checkpoint has all that was done; start again with --resume"));
     ::_exit(is_fresh ? 128 + signal : static_cast<int>(ExitCode::requeue));
   }
 

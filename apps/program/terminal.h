@@ -2,7 +2,7 @@
 
 namespace megalith::apps {
 
-/// Columns of the window that standard error is; 0 where it is no terminal that lines can be rewritten on.
+/// Columns of the terminal on standard error; 0 if it is none on which lines can be rewritten.
 int terminal_columns();
 
 }  // namespace megalith::apps

@@ -9,12 +9,12 @@
 
 namespace megalith::apps {
 
-/// The folder of a vocabulary that comes with the program (gpt2, bert-uncased, bert-cased): share/megalith/gpt2 or
-/// share/gpt2 in one of the folders above it, so that it is found beside an installed program (PREFIX/bin) and one in a
-/// build folder of the sources. Throws ConfigError where there is none.
+/// The folder of a vocabulary that ships with the program (gpt2, bert-uncased, bert-cased): share/megalith/gpt2 or
+/// share/gpt2 in one of the folders above the program. So it is found for an installed program (PREFIX/bin) and in a
+/// build folder. Throws ConfigError if there is none.
 io::Path shipped_vocabulary(io::Fs& fs, std::string_view tokenizer);
 
-/// Where a tokenizer's files are: `vocab_dir`, or the shipped ones where it is empty and the tokenizer has files.
+/// The folder of a tokenizer's files: `vocab_dir`, or if that is empty the shipped one, if the tokenizer has files.
 io::Path vocabulary_folder(io::Fs& fs, std::string_view tokenizer, const std::string& vocab_dir);
 
 /// tokenizer::count_ids() with that folder: for config::resolve().

@@ -36,7 +36,7 @@ struct TokenizeOptions {
   bool decode = false;
 };
 
-/// A line of input, and where it stands.
+/// A line of input with its source and number.
 struct Line {
   std::string_view text, source;
   std::uint64_t number = 1;
@@ -55,7 +55,7 @@ std::vector<std::int32_t> parse_ids(const Line& line) {
   return value.get<std::vector<std::int32_t>>();
 }
 
-/// What f() gives, with file and line added to what is wrong with it.
+/// Returns f(). Adds file and line to its errors.
 template <class F>
 auto in_line(const Line& line, F&& f) {
   try {
@@ -77,13 +77,13 @@ class Converter {
       print({{"ids", ids}, {"text", in_line(line, [&] { return tokenizer_.decode(ids); })}});
     } else if (format == data::CorpusFormat::text) {
       encode(line, line.text);
-    } else if (line.text.find_first_not_of(" \t\r") != std::string_view::npos) {  // as data build takes them
+    } else if (line.text.find_first_not_of(" \t\r") != std::string_view::npos) {  // as in data build
       encode(line, json_.read(line.text, {.file = line.source, .number = line.number, .readable = line.text}));
     }
   }
 
  private:
-  /// Written number by number: a tree of a long line would take many times its bytes.
+  /// Written number by number: a JSON tree of a long line would take many times its bytes.
   void encode(const Line& line, std::string_view text) {
     ids_.clear();
     in_line(line, [&] { tokenizer_.encode(text, ids_); });
@@ -93,7 +93,7 @@ class Converter {
     std::cout << "]}\n";
   }
   static void print(const nlohmann::ordered_json& value) {
-    // Tokens cut anywhere need not be whole characters: what is not UTF-8 is shown as U+FFFD.
+    // Tokens may end within characters: bytes that are not UTF-8 are shown as U+FFFD.
     std::cout << value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
   }
 
@@ -103,25 +103,25 @@ class Converter {
   std::vector<std::int32_t> ids_;
 };
 
-[[noreturn]] void refuse_line(std::string_view source, std::uint64_t number, std::uint64_t most_bytes) {
-  throw InputError(str("[", source, "] line ", number, " has over ", most_bytes,
+[[noreturn]] void refuse_line(std::string_view source, std::uint64_t number, std::uint64_t max_bytes) {
+  throw InputError(str("[", source, "] line ", number, " has over ", max_bytes,
                        " bytes, the most that a line may have; --max-line raises that"));
 }
 
 /// The next line without its end. False at the end of the input.
-bool read_line(std::streambuf& in, std::uint64_t number, std::uint64_t most_bytes, std::string& line) {
+bool read_line(std::streambuf& in, std::uint64_t number, std::uint64_t max_bytes, std::string& line) {
   line.clear();
   int c = std::char_traits<char>::eof();
   const auto next = [&] {
     try {
       return in.sbumpc();
-    } catch (const std::ios_base::failure&) {  // of the system's read()
+    } catch (const std::ios_base::failure&) {  // from the system's read()
       throw IoError("[standard input] read failed");
     }
   };
   if ((c = next()) == std::char_traits<char>::eof()) return false;
   for (; c != std::char_traits<char>::eof() && c != '\n'; c = next()) {
-    if (line.size() == most_bytes) refuse_line("standard input", number, most_bytes);
+    if (line.size() == max_bytes) refuse_line("standard input", number, max_bytes);
     line.push_back(static_cast<char>(c));
   }
   return true;
@@ -144,7 +144,7 @@ void convert_standard_input(Converter& converter, std::uint64_t max_line, data::
   for (std::uint64_t number = 1; read_line(*std::cin.rdbuf(), number, max_line, line); ++number) {
     if (line.ends_with('\r')) line.pop_back();
     converter.convert({line, "standard input", number}, format);
-    // A reader at the other end of a pipe gets its answer at once; only lines already there are answered together.
+    // The reader of a pipe gets each answer at once; only lines that are there already are answered together.
     if (std::cin.rdbuf()->in_avail() <= 0) std::cout.flush();
   }
 }

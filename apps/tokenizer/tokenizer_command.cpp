@@ -194,8 +194,8 @@ struct TokenizerInfoArguments {
   std::uint64_t max_line = data::kDefaultMaxLine;
 };
 
-/// {"id": ..., "token": ...} of each added token. BERT's vocab.txt does not tell them apart: the tokenizer.json beside
-/// it does, where there is one.
+/// {"id": ..., "token": ...} of each added token. BERT's vocab.txt does not mark them; a tokenizer.json in the same
+/// folder does.
 TokenizerJsonText added_tokens(io::Fs& fs, const io::Path& folder, const tokenizer::Tokenizer& tokenizer) {
   TokenizerJsonText list = TokenizerJsonText::array();
   const auto add = [&](std::int32_t id, std::string_view token) {
@@ -214,7 +214,7 @@ TokenizerJsonText added_tokens(io::Fs& fs, const io::Path& folder, const tokeniz
   return list;
 }
 
-/// Counts the ids of texts and keeps none.
+/// Counts the ids of texts without keeping them.
 class CountingSink final : public data::TokenSink {
  public:
   void add(std::span<const std::int32_t> ids) override { tokens += static_cast<Index>(ids.size()); }
@@ -222,7 +222,7 @@ class CountingSink final : public data::TokenSink {
   Index tokens = 0;
 };
 
-/// The texts are read as data build reads its inputs.
+/// Reads the texts as `data build` reads its inputs.
 void count_texts(io::Fs& fs, const TokenizerInfoArguments& arguments, const tokenizer::Tokenizer& tokenizer,
                  TokenizerJsonText& info) {
   data::CorpusOptions options{.key = arguments.key,
@@ -245,7 +245,7 @@ void count_texts(io::Fs& fs, const TokenizerInfoArguments& arguments, const toke
                                 : TokenizerJsonText(static_cast<double>(bytes) / static_cast<double>(sink.tokens));
 }
 
-/// What a folder's files are, by their names and, of tokenizer.json, the model's type.
+/// The tokenizer of a folder, by the names of its files and, for tokenizer.json, by the type of the model.
 std::string tokenizer_in(io::Fs& fs, const io::Path& folder) {
   if (fs.exists(folder / "tokenizer.json")) {
     const std::string text(fs.map(folder / "tokenizer.json").text());

@@ -45,14 +45,14 @@ struct TrainOptions {
   std::string out, resume, trace, router_trace, gemm_table;
 };
 
-/// What stands behind --resume.
+/// The value of --resume.
 train::Resume parse_resume(const std::string& text) {
   if (text.empty() || text == "true") return train::Resume::required;
   if (text == "auto") return train::Resume::automatic;
   throw ConfigError(str("--resume = ", text, ": must be --resume or --resume=auto"));
 }
 
-/// What f() gives; its errors begin with the setting that names the folder.
+/// Returns f(). Its errors begin with the setting that names the folder.
 template <class F>
 auto naming(const std::string& setting, F&& f) {
   try {
@@ -62,9 +62,9 @@ auto naming(const std::string& setting, F&& f) {
   }
 }
 
-/// OUT and the folder of checkpoints, which another job's OUT may not hold, belong to this job from here on; what dead
-/// jobs left is cleared away. A job that cannot start takes nothing, and makes nothing but a folder of checkpoints
-/// whose OUT cannot be made.
+/// Locks OUT and the folder of checkpoints for this job; no other job's OUT may contain that folder. Removes the
+/// remains of dead jobs. A job that cannot start locks nothing and creates at most a folder of checkpoints whose OUT
+/// cannot be created.
 std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
   const bool apart = !plan.checkpoint.dir.empty();
   const io::Path folder = train::checkpoint_folder(plan, out);
@@ -80,7 +80,7 @@ std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io
   const auto take = [&](const io::Path& taken, const std::string& setting) {
     return naming(setting, [&] { return io::RunLock::take(taken); });
   };
-  // A folder apart that is refused leaves no OUT that was not there.
+  // If a separate folder is refused, no new OUT remains.
   std::optional<io::RunLock> lock_of_out;
   if (!apart || fs.exists(out)) lock_of_out = take(out, of_out);
   io::RunLock lock_of_folder = take(folder, of_folder);
@@ -98,8 +98,8 @@ std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io
   return locks;
 }
 
-/// This rank's latest communication calls, beside the error that they explain. A disk that does not answer, for which
-/// the others may be waiting, keeps the error for kWrites only.
+/// Writes this rank's latest communication calls next to the error that they explain. If a disk does not answer, and
+/// the others may wait for it, the error is delayed for kWrites only.
 void keep_call_log(const comm::World& world, const std::shared_ptr<io::Fs>& fs, const io::Path& out) {
   constexpr auto kWrites = std::chrono::seconds(2);
   auto written = std::make_shared<std::promise<void>>();
@@ -115,7 +115,7 @@ void keep_call_log(const comm::World& world, const std::shared_ptr<io::Fs>& fs, 
   is_written.wait_for(kWrites);
 }
 
-/// What stands behind --gemm-table; nothing when it was not given.
+/// The value of --gemm-table; nothing if it was not given.
 std::optional<ops::KnownGemms> read_gemm_table(io::Fs& fs, const config::RunPlan& plan, const std::string& file) {
   if (file.empty()) return std::nullopt;
   if (!plan.chooses_gemms()) {
@@ -125,15 +125,14 @@ std::optional<ops::KnownGemms> read_gemm_table(io::Fs& fs, const config::RunPlan
   return ops::KnownGemms{file, ops::parse_gemm_table(fs.map(file).text(), file)};
 }
 
-/// Where progress goes: to standard error, and to standard output as plain lines where that alone was led elsewhere
-/// (`| tee log`).
+/// Where progress goes: to standard error. Also to standard output, as plain lines, if only that is redirected (`| tee
+/// log`).
 train::ProgressLine::Screen screen() {
   if (isatty(STDERR_FILENO) != 0 && isatty(STDOUT_FILENO) == 0) return {.file = stdout};
   return {.file = stderr, .columns = terminal_columns};
 }
 
-/// The checkpoint that train.init stands for; nothing where there is none, or where the run has one of its own to go on
-/// from.
+/// The checkpoint of train.init. Nothing if it is not set, or if the run goes on from a checkpoint of its own.
 io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
   if (plan.train.init.empty()) return {};
   if (resume != train::Resume::no && !io::published(fs, train::checkpoint_folder(plan, out)).empty()) return {};
@@ -148,7 +147,7 @@ io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, t
   return checkpoint_folder(fs, plan.train.init, checkpoint::OnCorrupt::previous);
 }
 
-/// What all ranks of this process share.
+/// Shared by all ranks of this process.
 struct Job {
   const config::RunPlan& plan;
   io::Path out;
@@ -157,19 +156,19 @@ struct Job {
   data::DataSets data;
   train::DataIdentity identity;
   std::optional<ops::KnownGemms> gemm_table;
-  std::vector<io::RunLock> locks;  ///< the first process's
+  std::vector<io::RunLock> locks;  ///< of the first process
 };
 
 io::Path out_of(const TrainOptions& options) {
   return options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
 }
 
-/// The recipe of the newest checkpoint of a folder whose manifest can be read.
+/// The recipe of the newest checkpoint of a folder with a readable manifest.
 std::optional<config::RunConfig> saved_recipe(io::Fs& fs, const io::Path& folder) {
   const auto unless_it_fails = [](auto&& read) -> decltype(read()) {
     try {
       return read();
-    } catch (const Error&) {  // claim() and the resume say what is wrong
+    } catch (const Error&) {  // claim() and the resume report it
       return {};
     }
   };
@@ -181,8 +180,8 @@ std::optional<config::RunConfig> saved_recipe(io::Fs& fs, const io::Path& folder
   return std::nullopt;
 }
 
-/// Recipes without model.vocab_size once had GPT-2's number of ids for every tokenizer but `byte`. A run that began so
-/// keeps its model.
+/// In earlier versions recipes without model.vocab_size had GPT-2's number of ids for every tokenizer except `byte`. A
+/// run from that time keeps its model.
 void keep_former_vocab_size(io::Fs& fs, const io::Path& folder, config::RunConfig& asked) {
   constexpr Index kFormer = 50'257;
   if (asked.model.vocab_size || asked.model.preset || asked.data.tokenizer == "byte") return;
@@ -204,7 +203,7 @@ config::RunPlan plan_under(const Launcher& launcher, const TrainOptions& options
   return config::resolve(asked, processes > 0 ? processes : recipe.ranks, count_ids(*fs));
 }
 
-/// What tells one checkpoint from another: "manifest 0123456789abcdef".
+/// Identifies a checkpoint: "manifest 0123456789abcdef".
 std::string content_of(io::Fs& fs, const io::Path& checkpoint) {
   return "manifest " + hex64(fnv1a(fs.map(checkpoint / io::kManifestName).text()));
 }
@@ -216,11 +215,11 @@ std::string newest_checkpoint(const io::Path& folder) {
     const std::vector<io::StepFolder> found = io::published(*fs, folder);
     return found.empty() ? "none" : str(found.front().name(), ", ", content_of(*fs, folder / found.front().name()));
   } catch (const Error&) {
-    return "not readable";  // claim() and the resume say what is wrong with it
+    return "not readable";  // claim() and the resume report it
   }
 }
 
-/// Refuses a folder where there is a file, or that would lie below one.
+/// Refuses a folder if it, or a folder above it, is a file.
 void require_no_file(io::Fs& fs, const io::Path& folder, std::string_view setting) {
   io::Path path = folder;
   while (!path.empty() && !fs.exists(path)) path = path.parent_path();
@@ -256,7 +255,7 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
   return {plan, out, fs, init, data, identity, gemm_table, {}};
 }
 
-/// What the command line alone says, and whether there is a second folder to prove shared.
+/// Checks the command line alone. Returns whether a second folder must be checked to be shared.
 train::Facts facts_of(const TrainOptions& options, const config::RunPlan& plan, train::Resume resume) {
   constexpr const char* kResume[] = {"no", "yes", "auto"};
   return {{"--resume", kResume[static_cast<int>(resume)]},
@@ -265,7 +264,7 @@ train::Facts facts_of(const TrainOptions& options, const config::RunPlan& plan, 
           {"checkpoint.dir", plan.checkpoint.dir.empty() ? "unset" : "a folder"}};
 }
 
-/// What this process has found where the recipe's paths lead.
+/// The facts that this process found at the paths of the recipe.
 train::Facts facts_of(const Job& job, train::Resume resume) {
   const auto tokens = [](Index count, std::uint64_t fingerprint) {
     return str(count, " tokens, fingerprint ", hex64(fingerprint));
@@ -284,7 +283,7 @@ train::Facts facts_of(const Job& job, train::Resume resume) {
   return facts;
 }
 
-/// Processes may be on hosts of their own.
+/// Processes may be on different hosts.
 void require_shared_folders(comm::World& world, io::Fs& fs, const Job& job) {
   train::require_shared(world, fs, job.out, "--out");
   if (!job.plan.checkpoint.dir.empty()) train::require_shared(world, fs, job.plan.checkpoint.dir, "checkpoint.dir");
@@ -352,7 +351,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
 
 void add_train(CLI::App& program) {
   auto options = std::make_shared<TrainOptions>();
-  CLI::App* command = program.add_subcommand("train", "Train a model as a recipe says");
+  CLI::App* command = program.add_subcommand("train", "Train a model from a recipe");
   options->recipe.add_to(*command);
   CLI::Option* out = command->add_option(
       "--out", options->out, "Folder for metrics, checkpoints and the resolved recipe (default: out/RECIPE)");

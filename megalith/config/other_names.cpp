@@ -105,7 +105,7 @@ constexpr OtherName kOtherNames[] = {
     {"dp dp_size dp_degree data_parallel data_parallel_size data_parallel_degree data_parallel_replicate_degree",
      "parallel.ranks", "dp is what tp and pp leave of the ranks: parallel.ranks = dp * tp * pp"},
     {"world_size num_gpus n_gpu n_gpus num_processes nproc nproc_per_node gpus devices", "parallel.ranks",
-     "It counts all ranks of the run; --ranks and mpirun say it, too"},
+     "It counts all ranks of the run; --ranks and mpirun set it, too"},
     {"vpp vpp_size virtual_pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank interleave",
      "parallel.chunks", ""},
     {"num_layers_per_virtual_pipeline_stage", "parallel.chunks",
@@ -132,7 +132,7 @@ constexpr OtherName kOtherNames[] = {
      "The loss is the mean over the targets of all ranks and microbatches; leave it out"},
     {"distributed_backend ddp_backend backend", "",
      "Ranks are threads, or processes under mpirun; between GPUs NCCL is used; leave it out"},
-    {"local_rank lazy_mpu_init", "", "mpirun and srun say which process is which; leave it out"},
+    {"local_rank lazy_mpu_init", "", "mpirun and srun number the processes; leave it out"},
     // [train]
     {"max_iters train_iters num_iters iters max_steps num_steps n_steps total_steps num_train_steps iterations "
      "num_iterations training_steps training.steps",

@@ -31,7 +31,7 @@ struct Cleaned {
   std::string lines{};
   CleanCounts counts{};
   std::vector<std::string> bad_lines{};
-  std::vector<std::size_t> titles{};  // numbers of the titles that were met
+  std::vector<std::size_t> titles{};  // numbers of the titles that were seen
 };
 
 /// Cleans blocks; one per thread.
@@ -202,7 +202,7 @@ CleanReport clean(io::Fs& fs, const CleanOptions& options) {
   std::uint64_t stored_all = 0, stored_before = 0;
   for (const io::Path& input : options.inputs) stored_all += fs.file_size(input);
   CleanReport report;
-  std::vector<bool> met(options.titles.size());
+  std::vector<bool> seen(options.titles.size());
   fs.make_dir(options.output);
   std::vector<std::unique_ptr<StagedFile>> outputs;  // files of all inputs: none appears when one of them fails
   for (std::size_t file = 0; file < options.inputs.size(); ++file) {
@@ -243,7 +243,7 @@ CleanReport clean(io::Fs& fs, const CleanOptions& options) {
           counts.add(out.counts);
           for (std::string& bad : out.bad_lines)
             if (report.bad_lines.size() < kListed) report.bad_lines.push_back(std::move(bad));
-          for (const std::size_t title : out.titles) met[title] = true;
+          for (const std::size_t title : out.titles) seen[title] = true;
           if (options.progress) options.progress(stored_before + read, stored_all);
         });
     packer->finish(packed);
@@ -254,8 +254,8 @@ CleanReport clean(io::Fs& fs, const CleanOptions& options) {
     report.files.push_back(std::move(counts));
     stored_before += fs.file_size(input);
   }
-  for (std::size_t i = 0; i < met.size(); ++i)
-    if (const std::string& title = options.titles.title(i); !met[i] && title.find("<unk>") == std::string::npos)
+  for (std::size_t i = 0; i < seen.size(); ++i)
+    if (const std::string& title = options.titles.title(i); !seen[i] && title.find("<unk>") == std::string::npos)
       report.titles_missed.push_back(title);
   report.titles_unknown = options.titles.with_unknown_words();
   report.seconds = report.total.seconds = monotonic_s() - start;

@@ -47,7 +47,7 @@ class ExternalSort {
       : fs_(fs),
         prefix_(std::move(prefix)),
         memory_(std::max<std::size_t>(memory_bytes, std::size_t{1} << 20)),
-        most_(memory_ / sizeof(Record)),
+        max_records_(memory_ / sizeof(Record)),
         threads_(threads) {}
   ExternalSort(const ExternalSort&) = delete;
   ExternalSort& operator=(const ExternalSort&) = delete;
@@ -60,8 +60,9 @@ class ExternalSort {
   }
 
   void add(const Record& record) {
-    if (held_.size() == most_) spill();
-    if (held_.size() == held_.capacity()) held_.reserve(std::min(most_, std::max<std::size_t>(1024, 2 * held_.size())));
+    if (held_.size() == max_records_) spill();
+    if (held_.size() == held_.capacity())
+      held_.reserve(std::min(max_records_, std::max<std::size_t>(1024, 2 * held_.size())));
     held_.push_back(record);
   }
 
@@ -138,7 +139,7 @@ class ExternalSort {
 
   io::Fs& fs_;
   io::Path prefix_;
-  std::size_t memory_, most_;
+  std::size_t memory_, max_records_;
   int threads_;
   std::vector<Record> held_;
   std::vector<Run> runs_;

@@ -45,7 +45,7 @@ MinHash::MinHash(const Banding& banding, std::uint64_t seed) : banding_(banding)
   const std::size_t padded = (hashes + kPadding - 1) / kPadding * kPadding;
   factors_.resize(padded, 1);
   offsets_.resize(padded, 0);
-  least_.resize(padded);
+  minima_.resize(padded);
   const RandomSite factor{.seed = seed, .step = 0, .site = 1}, offset{.seed = seed, .step = 0, .site = 2};
   for (std::size_t i = 0; i < hashes; ++i) {
     factors_[i] = factor.word(i) | 1;
@@ -61,12 +61,12 @@ void MinHash::bands(std::span<const std::uint64_t> elements, std::span<std::uint
           .size = upper_.size(),
           .factors = factors_.data(),
           .offsets = offsets_.data(),
-          .least = least_.data(),
-          .hashes = least_.size()});
+          .least = minima_.data(),
+          .hashes = minima_.size()});
   const auto rows = static_cast<std::size_t>(banding_.rows);
   for (std::size_t band = 0; band < out.size(); ++band) {
     std::uint64_t hash = band;
-    for (std::size_t row = 0; row < rows; ++row) hash = hash_combine(hash, least_[band * rows + row]);
+    for (std::size_t row = 0; row < rows; ++row) hash = hash_combine(hash, minima_[band * rows + row]);
     out[band] = hash;
   }
 }

@@ -38,13 +38,13 @@ class MinHash {
   void bands(std::span<const std::uint64_t> elements, std::span<std::uint64_t> out);
   /// The signature of the last call of bands(): [hashes].
   std::span<const std::uint32_t> signature() const {
-    return {least_.data(), static_cast<std::size_t>(banding_.hashes())};
+    return {minima_.data(), static_cast<std::size_t>(banding_.hashes())};
   }
 
  private:
   Banding banding_;
-  std::vector<std::uint32_t> factors_, offsets_, least_;  // padded to whole vectors
-  std::vector<std::uint32_t> upper_;                      // upper halves of the elements
+  std::vector<std::uint32_t> factors_, offsets_, minima_;  // padded to whole vectors
+  std::vector<std::uint32_t> upper_;                       // upper halves of the elements
 };
 
 /// least[i] = min over elements x of factors[i] * x + offsets[i] mod 2^32, for i < hashes, a multiple of 16.

@@ -76,8 +76,8 @@ void NormalWords::read(std::string_view text) {
   ends_.clear();
   hashes_.clear();
   // In lower case a character takes at most half as many bytes more (U+023A: 2 to 3). A space follows each word.
-  const std::size_t most = 2 * text.size() + 16;
-  if (text_.size() < most) text_.resize(most);
+  const std::size_t max_size = 2 * text.size() + 16;
+  if (text_.size() < max_size) text_.resize(max_size);
   char* out = text_.data();
   const char* word = out;
   const auto* at = reinterpret_cast<const unsigned char*>(text.data());

@@ -9,7 +9,7 @@
 
 namespace megalith::corpus {
 
-/// Titles of articles to remove, and how often each was met.
+/// Titles of articles to remove, and how often each was found.
 class Titles {
  public:
   /// Reads one title per line from a file that may be compressed (gzip, zstd, xz). Blank lines are ignored. Throws

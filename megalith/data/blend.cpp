@@ -22,7 +22,7 @@ Index reversed_below(Index count, Index limit, int bits) {
   if (count == Index{1} << bits) return limit;
   for (int i = 0; i < bits; ++i) {
     if ((count >> i & 1) == 0) continue;
-    // Numbers that begin like count, have 0 where it has this 1, and any i bits behind: reversed, those i bits lead.
+    // Numbers that begin like count, have 0 where it has this 1, and end with any i bits. Reversed, those i bits lead.
     const Index fixed = reversed(count >> (i + 1) << (i + 1), bits), step = Index{1} << (bits - i);
     if (limit > fixed) total += std::min(Index{1} << i, (limit - fixed - 1) / step + 1);
   }
@@ -43,7 +43,7 @@ Blend::Blend(std::span<const double> weights) {
     quotas.push_back(static_cast<Index>(share));
     remainders.emplace_back(share - std::floor(share), i);
   }
-  // The parts that rounding down left over go to the largest remainders, the first of equals first.
+  // The parts that rounding down left go to the largest remainders; among equals the first comes first.
   std::ranges::stable_sort(remainders, [](const auto& a, const auto& b) { return a.first > b.first; });
   Index left = kBlock - std::accumulate(quotas.begin(), quotas.end(), Index{0});
   for (std::size_t i = 0; left > 0; i = (i + 1) % remainders.size(), --left) ++quotas[remainders[i].second];
@@ -55,7 +55,7 @@ Index Blend::quota(int corpus) const {
   return ends_[c] - (c == 0 ? 0 : ends_[c - 1]);
 }
 
-Blend::Place Blend::at(Index n) const {
+Blend::Draw Blend::at(Index n) const {
   if (ends_.size() == 1) return {0, n};
   const Index block = n / kBlock, place = n % kBlock, slot = reversed(place, kBits);
   const auto corpus = static_cast<int>(std::upper_bound(ends_.begin(), ends_.end(), slot) - ends_.begin());

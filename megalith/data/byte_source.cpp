@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
-/// A file as it is. Pages of a mapping that were touched count as memory of the process, so the mapping is renewed now
-/// and then: blocks that are still held keep the one before.
+/// A file as it is stored. Touched pages of a mapping count as memory of the process, so the mapping is renewed at
+/// intervals. Blocks that are still held keep the previous mapping.
 class MappedSource final : public ByteSource {
  public:
   MappedSource(io::Fs& fs, io::Path file) : fs_(fs), file_(std::move(file)) { map(); }

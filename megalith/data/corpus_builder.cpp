@@ -17,7 +17,7 @@ namespace {
 /// The ids of a block, cut where documents end.
 struct EncodedBlock {
   struct Part {
-    std::size_t end;  // of its ids
+    std::size_t end;  // in its ids
     bool ends_sequence, ends_document;
   };
   std::size_t file = 0;
@@ -26,11 +26,11 @@ struct EncodedBlock {
   Index bytes = 0, text_bytes = 0;
 };
 
-/// A block of a corpus; where the tokenizer's cutter cuts the text, each piece as it gave it.
+/// A block of a corpus. If the tokenizer has a cutter, its pieces.
 struct TextBlock {
   struct Cut {
     tokenizer::CutText text;
-    std::uint64_t offset;  // in the file of its begin, as its tokens spell it
+    std::uint64_t offset;  // where it begins in its file, by the bytes of its tokens
   };
   CorpusBlock corpus;
   std::vector<Cut> cuts{};
@@ -43,7 +43,7 @@ std::size_t held_bytes(const TextBlock& block) {
   return bytes;
 }
 
-/// Takes blocks of the reader, in order, through the tokenizer's cutter, if it has one.
+/// Passes blocks of the reader, in order, through the tokenizer's cutter, if it has one.
 class BlockCutter {
  public:
   BlockCutter(CorpusReader& reader, const tokenizer::Tokenizer& tokenizer,
@@ -52,7 +52,7 @@ class BlockCutter {
         tokenizer_(tokenizer),
         cutter_(std::move(cutter)),
         text_(text_reader(options)),
-        most_held_(static_cast<std::size_t>(options.reading.max_line_bytes)) {}
+        max_held_(static_cast<std::size_t>(options.reading.max_line_bytes)) {}
 
   static CorpusText text_reader(const CorpusOptions& options) {
     return CorpusText(options.key, options.invalid_utf8 == InvalidUtf8::fail ? CorpusText::Invalid::fail
@@ -78,9 +78,9 @@ class BlockCutter {
       } catch (const tokenizer::EncodeError& error) {
         CorpusText::fail(out.corpus, piece, error.offset(), error.rule());
       }
-      if (cutter_->held_bytes() > most_held_)
+      if (cutter_->held_bytes() > max_held_)
         CorpusText::fail(out.corpus, piece, 0,
-                         str("comes after over ", most_held_,
+                         str("comes after over ", max_held_,
                              " bytes that the tokenizer cannot cut, the most that it "
                              "may take at once; ",
                              kMaxLineSetting));
@@ -98,12 +98,12 @@ class BlockCutter {
   const tokenizer::Tokenizer& tokenizer_;
   std::unique_ptr<tokenizer::TextCutter> cutter_;
   CorpusText text_;
-  std::size_t most_held_;
+  std::size_t max_held_;
   bool begins_document_ = true;
-  std::uint64_t offset_ = 0;  // of what the cutter has given of the document
+  std::uint64_t offset_ = 0;  // in the document, of what the cutter returned
 };
 
-/// Turns the pieces of a block into ids. One for each thread.
+/// Turns the pieces of a block into ids. One per thread.
 class BlockEncoder {
  public:
   BlockEncoder(const tokenizer::Tokenizer& tokenizer, const CorpusOptions& options)
@@ -155,7 +155,7 @@ class BlockEncoder {
     end_piece(before, block, piece, out);
   }
 
-  /// `before`: the ids before those of the piece.
+  /// `before`: the number of ids before those of the piece.
   void end_piece(std::size_t before, const CorpusBlock& block, const CorpusPiece& piece, EncodedBlock& out) {
     if (options_.end_of_document == EndOfDocument::append) {
       const std::int32_t end = tokenizer_.end_of_document();
@@ -173,7 +173,7 @@ class BlockEncoder {
   CorpusText text_;
 };
 
-/// Hands encoded blocks to a sink and counts.
+/// Passes encoded blocks to a sink and counts.
 class Writer {
  public:
   Writer(const CorpusReader& reader, const std::vector<io::Path>& inputs, const tokenizer::Tokenizer& tokenizer,
@@ -234,12 +234,12 @@ class Writer {
   const tokenizer::Tokenizer& tokenizer_;
   const CorpusOptions& options_;
   TokenSink& sink_;
-  Index open_tokens_ = 0, open_sequence_ = 0;  // of the document and the sequence that have not ended
+  Index open_tokens_ = 0, open_sequence_ = 0;  // of the open document and the open sequence
   double written_s_ = monotonic_s();
   CorpusCounts counts_;
 };
 
-/// The first place at or behind `from` where a character begins, or what is none and becomes a U+FFFD by itself.
+/// The first place >= from where a character begins, or an invalid part that becomes one U+FFFD.
 std::size_t next_beginning(std::string_view text, std::size_t from) {
   const std::size_t last = std::min(from + 3, text.size());
   while (from < last && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;

@@ -19,7 +19,7 @@ enum class EndOfDocument {
 /// What to do with text that is not UTF-8.
 enum class InvalidUtf8 {
   fail,    ///< InputError naming file and byte
-  replace  ///< each maximal bad part becomes U+FFFD
+  replace  ///< each maximal invalid part becomes U+FFFD
 };
 
 /// What becomes a sequence of the token file.
@@ -28,18 +28,18 @@ enum class Sequences {
   sentences  ///< see sentences.h; BERT's pre-training wants them
 };
 
-/// Of one input file.
+/// The counts of one input file.
 struct CorpusFileCounts {
   std::string file;
   Index documents = 0, empty_documents = 0, tokens = 0, stored_bytes = 0, text_bytes = 0;
-  double seconds = 0;  ///< from the last block of the file before to its own last block
+  double seconds = 0;  ///< from the last block of the previous file to its own last block
 };
 
 struct CorpusCounts {
-  Index documents = 0, empty_documents = 0;  ///< documents without a token are left out and counted apart
+  Index documents = 0, empty_documents = 0;  ///< documents without a token are left out and counted separately
   Index tokens = 0;
   Index sequences = 0;
-  Index bytes = 0, total_bytes = 0;       ///< read so far, of all inputs
+  Index bytes = 0, total_bytes = 0;       ///< read so far and in all, of all inputs
   std::vector<CorpusFileCounts> files{};  ///< of each input
 };
 
@@ -64,9 +64,9 @@ class TokenSink {
   virtual void end_document() = 0;
 };
 
-/// Tokenises files, several threads at a time, and hands the ids to `sink` in order. Memory: a block of text and its
-/// ids for each thread, whatever the size of the files.
-/// Throws InputError naming file and line (JSON) or byte (text); always the first one in the order of the inputs.
+/// Tokenises files with several threads and passes the ids to `sink` in order. Memory: one block of text and its ids
+/// per thread, whatever the size of the files.
+/// Throws InputError naming file and line (JSON) or byte (text): the first one in the order of the inputs.
 CorpusCounts tokenize_corpus(io::Fs& fs, const std::vector<io::Path>& inputs, const tokenizer::Tokenizer& tokenizer,
                              const CorpusOptions& options, TokenSink& sink);
 

@@ -36,7 +36,7 @@ void require_file(io::Fs& fs, const io::Path& file, std::string_view what) {
     throw InputError(
         str("[", what, "] ", file.string(), ": there is no folder ", folder.string(), io::looked_for_in(folder)));
   std::vector<std::string> names = fs.list(folder);
-  std::erase(names, file.filename().string());  // a link to what is not there
+  std::erase(names, file.filename().string());  // a link whose target is missing
   const std::vector<std::string_view> views(names.begin(), names.end());
   const std::string_view near = nearest(file.filename().string(), views);
   throw InputError(
@@ -48,7 +48,7 @@ CorpusReader::CorpusReader(io::Fs& fs, std::vector<io::Path> files, NextCut next
     : fs_(fs), files_(std::move(files)), next_cut_(std::move(next_cut)), options_(options) {
   for (const io::Path& file : files_) {
     require_file(fs_, file, "input");
-    if (options_.format == CorpusFormat::by_name) refuse_table(file);  // before the files in front of it are read
+    if (options_.format == CorpusFormat::by_name) refuse_table(file);  // before earlier files are read
     total_bytes_ += static_cast<Index>(fs_.file_size(file));
   }
 }
@@ -107,21 +107,21 @@ bool CorpusReader::extend_text() {
   return more;
 }
 
-/// Looks at what has come into sight.
+/// Checks the lines that were read since the last call.
 void CorpusReader::require_lines() {
   const std::string_view text = text_->window();
-  const auto most = static_cast<std::uint64_t>(options_.max_line_bytes);
+  const auto max_bytes = static_cast<std::uint64_t>(options_.max_line_bytes);
   const auto require = [&](std::uint64_t end) {
-    if (end - line_begin_ > most)
+    if (end - line_begin_ > max_bytes)
       throw DocumentError(BadDocument::too_long,
                           str("[", files_[file_ - 1].string(), "] the line that begins at byte ", line_begin_,
-                              " has over ", most, " bytes, the most that a line may have; ", kMaxLineSetting));
+                              " has over ", max_bytes, " bytes, the most that a line may have; ", kMaxLineSetting));
   };
   for (std::size_t at = seen_ - text_offset_; at < text.size();) {
     std::size_t end = text.find('\n', at);
     if (end == std::string_view::npos) break;
     require(text_offset_ + end);
-    if (text.size() - end <= most) end = text.rfind('\n');  // lines between are short enough
+    if (text.size() - end <= max_bytes) end = text.rfind('\n');  // the lines between are short enough
     line_begin_ = text_offset_ + end + 1;
     at = end + 1;
   }
@@ -129,7 +129,7 @@ void CorpusReader::require_lines() {
   require(seen_);
 }
 
-/// `stretch` bytes of text have no place to cut.
+/// Throws if `stretch` bytes of text without a place to cut are too many.
 void CorpusReader::require_cut(std::size_t at, std::size_t stretch) const {
   if (stretch <= static_cast<std::size_t>(options_.max_line_bytes)) return;
   throw DocumentError(
@@ -180,29 +180,29 @@ bool CorpusReader::next_text(CorpusBlock& block) {
   return true;
 }
 
-/// The separator's line at or behind `from` in the window, for a document of which `at` is the place that is reached;
-/// npos when there is none in sight.
+/// Where the line of the separator begins, from `from` on in the window, for a document that is read up to `at`. npos
+/// if the window has none.
 std::size_t CorpusReader::find_separator(std::size_t at, std::size_t from) const {
   if (options_.split_on.empty()) return std::string_view::npos;
   const std::string_view text = text_->window();
   for (std::size_t line = from;;) {
     const std::size_t found = text.find(options_.split_on, line);
     if (found == std::string_view::npos) return found;
-    const std::size_t behind = found + options_.split_on.size();
+    const std::size_t after = found + options_.split_on.size();
     const char before = found > 0 ? text[found - 1] : before_window_;
     const bool begins_line = before == '\n' || (found == at && is_document_begin_);
-    if (begins_line && (behind == text.size() || text[behind] == '\n' || text.substr(behind).starts_with("\r\n")))
+    if (begins_line && (after == text.size() || text[after] == '\n' || text.substr(after).starts_with("\r\n")))
       return found;
     line = found + 1;
   }
 }
 
-/// Adds the piece at `at` and moves behind it, and behind the separator's line that ends its document. False at the end
-/// of the file.
+/// Adds the piece at `at`. Moves `at` past it, and past the separator that ends its document. False at the end of the
+/// file.
 bool CorpusReader::next_piece(std::size_t& at, std::vector<Piece>& pieces) {
   const auto wanted = static_cast<std::size_t>(options_.block_bytes);
   const std::size_t tail =
-      options_.split_on.size() + 2;  // a separator and its line end may begin in sight and end out of it
+      options_.split_on.size() + 2;  // a separator and its line end may begin in the window and end outside
   for (bool more = true;;) {
     while (more && text_->window().size() < at + wanted + tail + 1) more = extend_text();
     const std::string_view text = text_->window();
@@ -215,7 +215,7 @@ bool CorpusReader::next_piece(std::size_t& at, std::vector<Piece>& pieces) {
     const std::string_view document = text.substr(at, known - at);
     const std::size_t size = next_cut_(document, wanted);
     const bool ends = size == document.size();
-    if (ends && more && !is_whole) {  // no place to cut in sight
+    if (ends && more && !is_whole) {  // the window has no place to cut
       require_cut(at + wanted, size - std::min(size, wanted));
       more = extend_text();
       continue;

@@ -15,15 +15,14 @@
 namespace megalith::data {
 
 enum class CorpusFormat {
-  by_name,  ///< .jsonl and .ndjson are JSON lines; what begins as Parquet is; everything else is text
+  by_name,  ///< .jsonl and .ndjson are JSON lines; a file that begins as Parquet is Parquet; everything else is text
   json_lines,
   text,
   parquet
 };
 
-/// Most bytes of a line of text or JSON, of a row, of a document that is read as a whole and of a word, where no
-/// setting is given. It bounds the memory of a damaged or hostile input: some commands take 30 bytes per byte of a
-/// word.
+/// The default limit on bytes of a line of text or JSON, of a row, of a document that is read as a whole, and of a
+/// word. It bounds the memory that a damaged or hostile input takes: some commands take 30 bytes per byte of a word.
 inline constexpr Index kDefaultMaxLine = Index{16} << 20;
 /// Which setting raises it.
 inline constexpr std::string_view kMaxLineSetting = "--max-line, or data.max_line of a recipe, raises that";
@@ -32,21 +31,21 @@ inline constexpr std::string_view kMaxLineSetting = "--max-line, or data.max_lin
 struct CorpusPiece {
   std::string_view bytes;     ///< text, or one line of JSON
   bool ends_document = true;  ///< false: the next piece goes on with the same document
-  std::uint64_t line = 0;     ///< of JSON lines, and row of Parquet, counted from 1
-  std::uint64_t offset = 0;   ///< of text: where the piece begins in its file
+  std::uint64_t line = 0;     ///< number of the JSON line or Parquet row, counted from 1
+  std::uint64_t offset = 0;   ///< where a piece of text begins in its file
 };
 
-/// Pieces of one file, about as many bytes as were asked for: the unit of work of one thread.
+/// Pieces of one file, about block_bytes together: the unit of work of one thread.
 struct CorpusBlock {
   std::string file;
-  std::size_t file_number = 0;               ///< of the reader's files, counted from 0
+  std::size_t file_number = 0;               ///< among the reader's files, counted from 0
   CorpusFormat format = CorpusFormat::text;  ///< never by_name
   ByteBlock held{};                          ///< keeps the pieces alive
   std::vector<CorpusPiece> pieces{};
-  Index bytes = 0;  ///< of the file as it is stored that were read for it
+  Index bytes = 0;  ///< of the stored file that were read for it
 };
 
-/// For OrderedWork: what the pieces take.
+/// For OrderedWork: the memory of the pieces.
 inline std::size_t held_bytes(const CorpusBlock& block) {
   std::size_t bytes = 0;
   for (const CorpusPiece& piece : block.pieces) bytes += piece.bytes.size();
@@ -55,21 +54,21 @@ inline std::size_t held_bytes(const CorpusBlock& block) {
 
 class DocumentReader;
 
-/// Cuts files into blocks, one file after the other, at places where encoding the pieces one by one gives the ids of
-/// the whole. A file is opened when its turn comes. One thread at a time.
+/// Cuts files into blocks, one file after the other. It cuts where encoding the pieces one by one gives the ids of the
+/// whole. A file is opened when its turn comes. One thread at a time.
 class CorpusReader {
  public:
   struct Options {
     CorpusFormat format = CorpusFormat::by_name;
-    std::string split_on{};       ///< a line of text that stands between documents; empty: a file is one document
-    Index block_bytes = 1 << 20;  ///< a longer piece happens where the text has no place to cut
-    Index max_line_bytes = kDefaultMaxLine;  ///< of text also a stretch with no place to cut
+    std::string split_on{};                  ///< the line between documents of a text; empty: a file is one document
+    Index block_bytes = 1 << 20;             ///< a piece is longer where the text has no place to cut
+    Index max_line_bytes = kDefaultMaxLine;  ///< of a line, and of text without a place to cut
     std::string key = "text";                ///< the column of a Parquet file
   };
-  /// The smallest place p >= from, p > 0, where a text can be cut, else its size: Tokenizer::next_cut(). Of a text
-  /// that goes on behind `text`, too.
+  /// The smallest place p >= from, p > 0, where a text can be cut, else its size: Tokenizer::next_cut(). The same
+  /// place must result when more text follows.
   using NextCut = std::function<std::size_t(std::string_view text, std::size_t from)>;
-  /// Throws InputError for a file that is missing or a folder, before anything is read.
+  /// Throws InputError for a missing file or a folder, before anything is read.
   CorpusReader(io::Fs& fs, std::vector<io::Path> files, NextCut next_cut, const Options& options);
   ~CorpusReader();
 
@@ -78,7 +77,7 @@ class CorpusReader {
   Index total_bytes() const { return total_bytes_; }
 
  private:
-  /// Where a piece stands in the window.
+  /// A range of the window.
   struct Piece {
     std::size_t begin = 0, size = 0;
     bool ends_document = true;
@@ -98,18 +97,18 @@ class CorpusReader {
   Options options_;
   Index total_bytes_ = 0;
 
-  std::size_t file_ = 0;                   // the one that is open, counted from 1; 0 before the first
-  std::unique_ptr<DocumentReader> lines_;  // of an open file of JSON lines or rows
-  std::unique_ptr<ByteSource> text_;       // of an open text
-  bool is_document_begin_ = true;          // whether a document of the text begins at its window
+  std::size_t file_ = 0;                   // the open file, counted from 1; 0 before the first
+  std::unique_ptr<DocumentReader> lines_;  // the open file, if it has JSON lines or rows
+  std::unique_ptr<ByteSource> text_;       // the open file, if it is a text
+  bool is_document_begin_ = true;          // whether a document begins at the window of the text
   char before_window_ = '\n';
-  std::uint64_t text_offset_ = 0;    // of the window
-  std::uint64_t seen_ = 0;           // of the text, whose lines are known to be short enough up to there
-  std::uint64_t line_begin_ = 0;     // of the line that has not ended there
-  std::uint64_t stored_before_ = 0;  // bytes of the open file that earlier blocks have counted
+  std::uint64_t text_offset_ = 0;    // where the window begins
+  std::uint64_t seen_ = 0;           // lines up to here are known to be short enough
+  std::uint64_t line_begin_ = 0;     // where the line begins that has not ended at seen_
+  std::uint64_t stored_before_ = 0;  // bytes of the open file that earlier blocks counted
 };
 
-/// Gives the text of pieces. Keeps its memory from one to the next; one per thread.
+/// Returns the text of pieces. Keeps its memory from one piece to the next; one per thread.
 class CorpusText {
  public:
   enum class Invalid {
@@ -117,11 +116,11 @@ class CorpusText {
     replace  ///< each maximal part that is not UTF-8 becomes U+FFFD
   };
   explicit CorpusText(std::string key, Invalid invalid = Invalid::fail) : json_(std::move(key)), invalid_(invalid) {}
-  /// Valid until the next call and as long as the block. UTF-8 of a JSON line; of others only with Invalid::replace.
+  /// Valid until the next call and as long as the block. UTF-8 for a JSON line; for others with Invalid::replace only.
   std::string_view raw(const CorpusBlock& block, const CorpusPiece& piece);
-  /// UTF-8 of each. Throws InputError naming file and line, row or byte.
+  /// Always UTF-8. Throws InputError naming file and line, row or byte.
   std::string_view of(const CorpusBlock& block, const CorpusPiece& piece);
-  /// Throws InputError: what is wrong with byte `offset` of the piece's text.
+  /// Throws InputError: byte `offset` of the piece's text breaks `rule`.
   [[noreturn]] static void fail(const CorpusBlock& block, const CorpusPiece& piece, std::size_t offset,
                                 std::string_view rule);
 
@@ -137,8 +136,8 @@ bool names_json_lines(const io::Path& file);
 /// "auto" (by name), "jsonl", "text" or "parquet"; throws ConfigError for another.
 CorpusFormat format_named(std::string_view name);
 
-/// Throws InputError, naming similar files in its folder, unless `file` exists and is no folder. `what` says what the
-/// file is for: "data.train".
+/// Throws InputError, naming similar files in the same folder, unless `file` exists and is no folder. `what` names the
+/// use of the file: "data.train".
 void require_file(io::Fs& fs, const io::Path& file, std::string_view what);
 
 }  // namespace megalith::data

@@ -26,7 +26,7 @@ class MemorySink final : public TokenSink {
   std::vector<std::int32_t> tokens;
 };
 
-/// The prefix that a path means when it names a token file.
+/// The prefix of a path that names a token file.
 std::optional<io::Path> token_file_prefix(io::Fs& fs, const io::Path& path) {
   if (path.extension() == ".bin" || path.extension() == ".idx") return io::Path(path).replace_extension();
   if (!fs.exists(path) && (fs.exists(idx_path(path)) || fs.exists(bin_path(path)))) return path;
@@ -59,7 +59,7 @@ TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const tokenizer::Token
     if (!prefix)
       texts.push_back(file);
     else if (std::ranges::find(prefixes, *prefix) == prefixes.end())
-      prefixes.push_back(*prefix);  // of its .bin and its .idx
+      prefixes.push_back(*prefix);  // once for .bin and .idx
   }
   std::vector<TokenSourcePtr> sources;
   for (const io::Path& prefix : prefixes) sources.push_back(open_token_file(fs, prefix, tokenizer, key));
@@ -76,7 +76,7 @@ TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const tokenizer::Token
   return joined_source(std::move(sources));
 }
 
-/// Adds to the error of a part that is too short which key to change.
+/// Adds to the error of a part that is too short: which key to change.
 SampleSet part(const TokenSourcePtr& source, TokenRange range, Index seq_len, std::string_view key) {
   try {
     return SampleSet(source, range, seq_len);
@@ -121,7 +121,7 @@ struct WeightedPath {
   std::string path;
 };
 
-/// "0.3 books.jsonl"; nothing for a plain path, also for one of that form which is a file.
+/// "0.3 books.jsonl". Nothing for a plain path, nor for a path of that form that exists as a file.
 std::optional<WeightedPath> parse_weighted(io::Fs& fs, const std::string& text) {
   const std::size_t space = text.find(' ');
   if (space == std::string::npos || fs.exists(text)) return std::nullopt;
@@ -132,7 +132,7 @@ std::optional<WeightedPath> parse_weighted(io::Fs& fs, const std::string& text) 
   return parsed;
 }
 
-/// All of the key's paths with their weights; empty when none has one.
+/// The key's paths with their weights; empty if none has a weight.
 std::vector<WeightedPath> weighted_paths(io::Fs& fs, const std::vector<std::string>& paths, std::string_view key) {
   std::vector<WeightedPath> weighted;
   std::string plain;

@@ -15,26 +15,26 @@ namespace megalith::data {
 /// Section [data] of a recipe.
 struct DataConfig {
   std::string tokenizer = "gpt2";  ///< see tokenizer_names()
-  std::string vocab_dir{};         ///< of gpt2: the folder with encoder.json and vocab.bpe; empty: the one that ships
-  /// Text, JSON lines, or prefixes of .bin/.idx: read one after the other; or "WEIGHT PATH" each: blended.
+  std::string vocab_dir{};         ///< folder of the vocabulary; empty with gpt2: the one that ships
+  /// Text, JSON lines, Parquet or prefixes of .bin/.idx, read one after the other. Or "WEIGHT PATH" each: blended.
   std::vector<std::string> train{};
-  std::vector<std::string> valid{};  ///< the same without weights; empty: taken from train by `split`, if that is given
+  std::vector<std::string> valid{};  ///< the same without weights; empty: a part of train, if `split` is given
   std::string key = "text";          ///< member of JSON lines, or column of Parquet, that holds the text of both
   Index max_line = kDefaultMaxLine;  ///< bytes: see CorpusReader::Options
   std::string split{};               ///< see parse_split(); empty: all of train is for training
 
-  /// Whether there is held-out data, if the files are long enough: `valid`, or a part of `split` (its second). For a
-  /// config that check() passes.
+  /// Whether there is held-out data, if the files are long enough: `valid`, or a second part of `split`. The config
+  /// must pass check().
   bool has_valid() const;
 };
 
-/// Reports every broken rule that needs no file to be seen.
+/// Reports every broken rule that can be seen without reading files.
 void check(const DataConfig& config, Problems& out);
 
-/// What whoever starts a run is told of its files.
+/// Facts about the files of a run, for the user who starts it.
 struct DataNotes {
   std::vector<std::string> folders{};  ///< what the folders and patterns stand for
-  bool has_members = false;            ///< a file is JSON lines or Parquet, of which data.key names a member
+  bool has_members = false;            ///< whether a file is JSON lines or Parquet, where data.key names a member
 };
 
 /// How texts are read.
@@ -46,9 +46,9 @@ struct TextReading {
 };
 
 /// One corpus from the files of a recipe key, joined in their order. A path is
-/// - a file of text, JSON lines or Parquet: tokenised now, each document closed by the tokenizer's end of document, and
-///   kept in memory (4 bytes a token);
-/// - PREFIX, PREFIX.bin or PREFIX.idx of a token file: mapped.
+/// - a file of text, JSON lines or Parquet. It is tokenised now and kept in memory (4 bytes per token). Each document
+///   ends with the tokenizer's end of document.
+/// - PREFIX, PREFIX.bin or PREFIX.idx of a token file, which is mapped.
 /// `key` ("data.train") names the paths in errors. Throws InputError, naming similar files where one is missing.
 TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const tokenizer::Tokenizer& tokenizer,
                            std::string_view key, const TextReading& reading = {});

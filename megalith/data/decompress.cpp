@@ -18,12 +18,12 @@
 namespace megalith::data {
 namespace {
 
-/// What one step of a decoder takes and gives.
+/// Input and output of one step of a decoder.
 struct Step {
-  std::string_view in;  ///< what is left of it
+  std::string_view in;  ///< the rest of the input
   char* out = nullptr;
   std::size_t room = 0, taken = 0, written = 0;
-  bool is_last = false;  ///< nothing comes behind `in`
+  bool is_last = false;  ///< nothing follows `in`
 
   void take(std::size_t bytes) {
     in.remove_prefix(bytes);
@@ -31,7 +31,7 @@ struct Step {
   }
 };
 
-/// Unpacks pieces. step() throws InputError, by fail(), for damage; it takes or gives something when it can.
+/// Unpacks pieces. step() takes input or writes output if it can. It throws InputError, by fail(), for damage.
 class Decoder {
  public:
   explicit Decoder(std::string name) : name_(std::move(name)) {}
@@ -42,7 +42,7 @@ class Decoder {
   /// Whether the end of `in` may be the end of the file.
   virtual bool may_end() const = 0;
 
-  /// The place is what the decoder has taken: where it found the damage.
+  /// The place in the error is what the decoder has taken: where it found the damage.
   [[noreturn]] void fail(const Step& step, std::string_view rule) const {
     throw InputError(str("[", name_, "] at byte ", taken_ + step.taken, " of the compressed file: ", rule));
   }
@@ -65,7 +65,7 @@ class GzipDecoder final : public Decoder {
   void step(Step& step) override {
     if (is_between_) {
       if (step.in.empty()) return;
-      if (step.in[0] != '\x1F') fail(step, "something stands behind the end of the gzip data");
+      if (step.in[0] != '\x1F') fail(step, "something follows the end of the gzip data");
       inflateReset(&stream_);
       is_between_ = false;
     }
@@ -87,7 +87,7 @@ class GzipDecoder final : public Decoder {
 
  private:
   z_stream stream_{};
-  bool is_between_ = true;  // members
+  bool is_between_ = true;  // between members
 };
 
 class ZstdDecoder final : public Decoder {
@@ -100,7 +100,7 @@ class ZstdDecoder final : public Decoder {
 
   void step(Step& step) override {
     if (is_between_ && step.in.empty()) return;
-    // A block at a time: of damage the library does not say how far it came.
+    // One block per call: for damage the library does not return how far it came.
     ZSTD_inBuffer in{step.in.data(), std::min(step.in.size(), wanted_), 0};
     ZSTD_outBuffer out{step.out, step.room, 0};
     const std::size_t result = ZSTD_decompressStream(stream_, &out, &in);
@@ -117,9 +117,9 @@ class ZstdDecoder final : public Decoder {
   }
 
  private:
-  static constexpr std::size_t kHeaderBytes = 18;  // the longest of a frame
+  static constexpr std::size_t kHeaderBytes = 18;  // of a frame, at most
 
-  /// The library compares the promised size with what came only where it has all of a frame and room for its content.
+  /// The library checks the size in the header only if it gets a whole frame and room for its content.
   void check_size(const Step& step) {
     const unsigned long long size = ZSTD_getFrameContentSize(header_.data(), header_.size());
     if (size < ZSTD_CONTENTSIZE_ERROR && size != written_)
@@ -127,10 +127,10 @@ class ZstdDecoder final : public Decoder {
   }
 
   ZSTD_DStream* stream_;
-  bool is_between_ = true;             // frames
-  std::size_t wanted_ = kHeaderBytes;  // bytes of the next block, as the library says
+  bool is_between_ = true;             // between frames
+  std::size_t wanted_ = kHeaderBytes;  // bytes of the next block, from the library
   std::string header_;                 // the first bytes of this frame
-  unsigned long long written_ = 0;     // of this frame
+  unsigned long long written_ = 0;     // bytes of this frame
 };
 
 class XzDecoder final : public Decoder {
@@ -163,7 +163,7 @@ class XzDecoder final : public Decoder {
   bool is_ended_ = false;
 };
 
-/// Unpacks into buffers that blocks keep alive: bytes are appended to one until it is full, then what is in sight moves
+/// Unpacks into buffers that blocks keep alive. Bytes are appended to a buffer until it is full. Then the window moves
 /// to a new one.
 class DecompressedSource final : public ByteSource {
  public:
@@ -187,7 +187,8 @@ class DecompressedSource final : public ByteSource {
 
  private:
   static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
-  static constexpr std::size_t kAskedFrom = std::size_t{16} << 20;  // of less the system is not asked
+  static constexpr std::size_t kAskedFrom = std::size_t{16}
+                                            << 20;  // for smaller buffers the limits of the host are not read
 
   void make_room() {
     if (capacity_ - end_ >= kPieceBytes) return;
@@ -196,7 +197,7 @@ class DecompressedSource final : public ByteSource {
     if (capacity >= kAskedFrom)
       require_memory(host_limits(), static_cast<Index>(capacity), "what a compressed file holds, unpacked",
                      "lower the limit on a line (--max-line, data.max_line), or cut the file");
-    const std::shared_ptr<char[]> larger(new char[capacity]);  // not cleared: it is written before it is read
+    const std::shared_ptr<char[]> larger(new char[capacity]);  // not cleared: written before it is read
     if (held > 0) std::memcpy(larger.get(), buffer_.get() + begin_, held);
     buffer_ = larger;
     capacity_ = capacity;

@@ -9,11 +9,11 @@ namespace megalith::data {
 
 enum class Codec { none, gzip, zstd, xz };
 
-/// By the first bytes of a file.
+/// The format, from the first bytes of a file.
 Codec codec_of(std::string_view front);
 
-/// What `stored` holds, unpacked as it is asked for. `name` is the file's, for errors. Memory: the codec's window (at
-/// most 128 MiB for zstd and 512 MiB for xz, which name their size in the file) and about 4 MiB.
+/// The content of `stored`, unpacked while it is read. `name` is the file's, for errors. Memory: about 4 MiB and the
+/// codec's window. The file names the size of that window: at most 128 MiB for zstd and 512 MiB for xz.
 std::unique_ptr<ByteSource> decompressed(Codec codec, std::unique_ptr<ByteSource> stored, std::string name);
 
 }  // namespace megalith::data

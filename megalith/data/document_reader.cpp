@@ -16,9 +16,9 @@ std::string place_of(CorpusFormat format, std::uint64_t number) {
   return format == CorpusFormat::parquet ? str("row ", number) : std::string("its text");
 }
 
-[[noreturn]] void throw_too_long(const DocumentBlock& block, std::uint64_t number, std::size_t most_bytes) {
+[[noreturn]] void throw_too_long(const DocumentBlock& block, std::uint64_t number, std::size_t max_bytes) {
   throw DocumentError(BadDocument::too_long,
-                      str("[", block.file, "] ", place_of(block.format, number), " has over ", most_bytes,
+                      str("[", block.file, "] ", place_of(block.format, number), " has over ", max_bytes,
                           " bytes, the most that a document may have; ", kMaxLineSetting));
 }
 
@@ -76,7 +76,7 @@ std::optional<DocumentBlock> DocumentReader::next() {
     const std::size_t end = end_of_text();
     if (text_is_too_long_) {
       if (options_.too_long == TooLong::fail) throw_too_long(block, 1, options_.max_document_bytes);
-      text_is_read_ = true;  // what is left of it, too
+      text_is_read_ = true;  // the rest of it, too
       block.documents.push_back({.is_too_long = true});
       ++documents_;
       return block;
@@ -90,7 +90,7 @@ std::optional<DocumentBlock> DocumentReader::next() {
   return block;
 }
 
-/// Behind the last line end among about block_bytes; behind the first one when there is none among them.
+/// The place after the last line end within about block_bytes, or after the first line end if there is none within.
 std::size_t DocumentReader::end_of_lines() {
   bool more = true;
   while (source_->window().size() < options_.block_bytes && more) more = source_->extend();
@@ -108,7 +108,7 @@ std::size_t DocumentReader::end_of_lines() {
   }
 }
 
-/// Moves behind the line at the window's begin, a window at a time.
+/// Skips the line that begins at the window, one window at a time.
 void DocumentReader::leave_out_line() {
   ++lines_;
   line_is_too_long_ = false;

@@ -17,8 +17,8 @@ namespace megalith::data {
 /// One document as it stands in its file: a line of JSON, or a text.
 struct RawDocument {
   std::string_view bytes{};
-  std::uint64_t line = 0;     ///< of JSON lines, and row of Parquet, counted from 1
-  std::uint64_t offset = 0;   ///< of texts, in bytes
+  std::uint64_t line = 0;     ///< number of the JSON line or Parquet row, counted from 1
+  std::uint64_t offset = 0;   ///< where a text begins, in bytes
   bool ends_document = true;  ///< false: the next one goes on with the same text (Cut::texts)
   bool is_too_long = false;   ///< its bytes were left out (TooLong::mark)
 };
@@ -32,19 +32,19 @@ struct DocumentBlock {
   std::vector<RawDocument> documents{};
 };
 
-/// For OrderedWork: what the documents take.
+/// For OrderedWork: the memory of the documents.
 inline std::size_t held_bytes(const DocumentBlock& block) {
   std::size_t bytes = 0;
   for (const RawDocument& document : block.documents) bytes += document.bytes.size();
   return std::max(bytes, block.held.bytes.size());
 }
 
-/// What a file holds: as asked for, or by its name and, for Parquet, its first bytes. Never by_name. Throws InputError
-/// for a table (refuse_table()) unless a format is asked for.
+/// The format of a file: `asked`, or else by its name and, for Parquet, its first bytes. Never by_name. Throws
+/// InputError for a table (refuse_table()) unless a format is asked for.
 CorpusFormat format_of(io::Fs& fs, const io::Path& file, CorpusFormat asked);
 
-/// Cuts one file into blocks of whole documents: lines of JSON that are not blank, rows of Parquet that are not null,
-/// or the file's text as one.
+/// Cuts one file into blocks of whole documents. Documents are lines of JSON that are not blank, rows of Parquet that
+/// are not null, or the whole text of a file.
 class DocumentReader {
  public:
   enum class Cut {
@@ -68,7 +68,7 @@ class DocumentReader {
 
   /// The next block; nothing at the end. Throws InputError naming file and line of a document that is too long.
   std::optional<DocumentBlock> next();
-  std::uint64_t documents() const { return documents_; }  ///< that end in the blocks so far
+  std::uint64_t documents() const { return documents_; }  ///< that ended in the blocks so far
   std::uint64_t stored_bytes() const { return source_ ? source_->stored_bytes() : parquet_->stored_bytes(); }
 
  private:
@@ -78,24 +78,24 @@ class DocumentReader {
   void cut_lines(DocumentBlock& block);
   std::string file_;
   Options options_;
-  std::unique_ptr<ByteSource> source_;    // of text and lines
-  std::unique_ptr<ParquetFile> parquet_;  // of rows
+  std::unique_ptr<ByteSource> source_;    // text and lines
+  std::unique_ptr<ParquetFile> parquet_;  // rows
   CorpusFormat format_;
   std::uint64_t documents_ = 0, lines_ = 0;
   std::uint64_t text_read_ = 0;
   bool text_is_read_ = false;
-  bool line_is_too_long_ = false;  // the one at the window's begin
+  bool line_is_too_long_ = false;  // the line that begins at the window
   bool text_is_too_long_ = false;
 };
 
-/// Gives the text of documents. Keeps its memory from one to the next; one per thread.
+/// Returns the text of documents. Keeps its memory from one document to the next; one per thread.
 class DocumentText {
  public:
   explicit DocumentText(std::string key, std::string other_key = {}) : json_(std::move(key), std::move(other_key)) {}
   /// UTF-8, valid until the next call and as long as the block. Throws DocumentError naming file and line (JSON) or
   /// byte.
   std::string_view of(const DocumentBlock& block, const RawDocument& document);
-  /// About the last line of JSON.
+  /// The reader of the last line of JSON.
   const JsonText& json() const { return json_; }
 
  private:

@@ -37,7 +37,7 @@ T load(const io::MappedFile& file, Index offset) {
   return value;
 }
 
-/// Converts ids; returns the place of the first that is no id, or -1.
+/// Converts ids. Returns the place of the first invalid one, or -1.
 template <class T>
 Index convert(const std::byte* from, std::span<std::int32_t> out) {
   bool good = true;
@@ -80,7 +80,7 @@ Index convert(IdType type, const std::byte* from, std::span<std::int32_t> out) {
 
 io::Path with_suffix(io::Path prefix, std::string_view suffix) { return prefix += suffix; }
 
-/// Proves that the sequences fill .bin from its first to its last byte; returns its tokens.
+/// Checks that the sequences fill .bin from its first to its last byte. Returns the number of tokens.
 Index check_sequences(io::Reader lengths, io::Reader pointers, std::size_t count, const io::Path& bin,
                       std::uint64_t bin_bytes, std::size_t item) {
   std::uint64_t end = 0;

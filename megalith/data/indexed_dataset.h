@@ -11,8 +11,8 @@
 
 namespace megalith::data {
 
-// Token files of Megatron-LM: PREFIX.bin holds the ids of all documents one after the other, PREFIX.idx says where each
-// begins. Little-endian throughout. PREFIX.idx, version 1:
+// Token files of Megatron-LM. PREFIX.bin holds the ids of all documents one after the other. PREFIX.idx lists where
+// each begins. All numbers are little-endian. PREFIX.idx, version 1:
 //   9 bytes  "MMIDIDX\0\0"
 //   u64      version = 1
 //   u8       type of an id in .bin: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16 (6 and 7 are floats: refused)
@@ -26,7 +26,7 @@ namespace megalith::data {
 enum class IdType : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8 };
 std::size_t id_bytes(IdType type);
 std::string_view id_type_name(IdType type);
-/// What Megatron takes: u16 for fewer than 65,500 ids, else i32.
+/// The type that Megatron takes: u16 for fewer than 65,500 ids, else i32.
 IdType id_type_for(Index vocab_size);
 
 /// PREFIX.bin and PREFIX.idx of a prefix.
@@ -36,7 +36,7 @@ io::Path idx_path(const io::Path& prefix);
 /// The tokens of a .bin/.idx pair as one stream, memory-mapped. Copied cheaply; safe to read from any thread.
 class IndexedDataset {
  public:
-  /// Proves every size and offset against both files; reads .idx once (12 bytes a sequence), of .bin nothing.
+  /// Checks every size and offset against both files. Reads .idx once (12 bytes per sequence) and nothing of .bin.
   /// Throws InputError naming the file, the field and the rule.
   IndexedDataset(io::Fs& fs, const io::Path& prefix);
 
@@ -59,12 +59,12 @@ class IndexedDataset {
   Index num_sequences_ = 0, num_documents_ = 0, num_tokens_ = 0;
 };
 
-/// Removes what builds of a prefix that were killed have left: PREFIX.{bin,idx}.tmp-<unique>. No build of it may run.
+/// Removes the files that killed builds of a prefix left: PREFIX.{bin,idx}.tmp-<unique>. No build of it may run.
 void remove_unpublished(io::Fs& fs, const io::Path& prefix);
 
-/// Writes a .bin/.idx pair. Both are staged as PREFIX.{bin,idx}.tmp-*, synced, and renamed by finish(), .idx last: a
-/// build that ends early, however it does, leaves no .idx and so nothing that looks whole. The staged files are removed
-/// on destruction. Keeps 12 bytes a document in memory.
+/// Writes a .bin/.idx pair. Both are staged as PREFIX.{bin,idx}.tmp-*, synced, and renamed by finish(), .idx last. So
+/// a build that ends early leaves no .idx, and nothing that looks whole. The destructor removes the staged files.
+/// Keeps 12 bytes per document in memory.
 class IndexedDatasetBuilder {
  public:
   enum class Existing { refuse, replace };
@@ -81,12 +81,12 @@ class IndexedDatasetBuilder {
   IndexedDatasetBuilder(const IndexedDatasetBuilder&) = delete;
   IndexedDatasetBuilder& operator=(const IndexedDatasetBuilder&) = delete;
 
-  /// Appends ids to the document that is open. Every id is in [0, vocab_size).
+  /// Appends ids to the open document. Every id must be in [0, vocab_size).
   void add(std::span<const std::int32_t> ids);
-  /// The document goes on with another sequence; nothing where the open one is empty.
+  /// The document goes on with another sequence. Does nothing if the open sequence is empty.
   void end_sequence();
   void end_document();
-  /// Publishes both files. The last document has ended. Call once.
+  /// Publishes both files. The last document must have ended. Call once.
   void finish();
 
   Index num_tokens() const { return num_tokens_; }
@@ -104,7 +104,7 @@ class IndexedDatasetBuilder {
   IdType type_;
   std::unique_ptr<io::OutputFile> bin_;
   std::vector<std::byte> buffer_;  // ids not yet written
-  // Of the sequences that have ended: 4 bytes and a bit each, and no copies of all of them while there are more.
+  // Ended sequences: 4 bytes and a bit each. They grow without copies.
   std::deque<std::int32_t> lengths_;
   std::vector<bool> ends_document_;
   std::int32_t open_length_ = 0;

@@ -161,9 +161,9 @@ void IndexedDatasetBuilder::finish() {
   write_index(*idx);
   idx->sync();
   idx->close();
-  // At no moment stands an index beside a .bin that is not its own: the old index goes first, the new one comes last.
+  // There is never an index next to the .bin of another: the old index goes first, the new one comes last.
   const io::Path folder = prefix_.parent_path();
-  refuse_existing();  // again: another build may have been faster
+  refuse_existing();  // checked again: another build may have ended first
   if (fs_.exists(idx_path(prefix_))) {
     fs_.unlink(idx_path(prefix_));
     fs_.sync_dir(folder);

@@ -17,7 +17,7 @@ namespace megalith::data {
 
 namespace {
 
-/// Whether an object in the value has a key twice, or so many keys that the slower reader shall look.
+/// Whether an object in the value has a key twice, or so many keys that the slower reader must check.
 bool may_repeat_keys(simdjson::dom::element value) {
   constexpr std::size_t kMaxCompared = 32;
   if (simdjson::dom::array array; value.get_array().get(array) == simdjson::SUCCESS)
@@ -61,7 +61,7 @@ BadDocument reason_of(io::JsonProblem problem) {
 
 struct JsonText::Parser {
   simdjson::dom::parser dom;
-  std::string padded;  // a copy of a line that has no padding behind it
+  std::string padded;  // a copy of a line without padding after it
 };
 
 std::string_view name_of(BadDocument reason) {
@@ -128,7 +128,7 @@ std::string_view JsonText::read(std::string_view line, const JsonLine& place) {
 }
 
 std::string_view JsonText::read_slowly(std::string_view line, const JsonLine& place) {
-  constexpr std::size_t kMaxNames = 100;  // of members, for the error
+  constexpr std::size_t kMaxNames = 100;  // members in the error
   bool found = false;
   std::size_t member = 0;
   std::vector<std::string> names;
@@ -155,7 +155,7 @@ std::string_view JsonText::read_slowly(std::string_view line, const JsonLine& pl
     throw;
   } catch (const io::JsonError& error) {
     throw DocumentError(reason_of(error.problem()), error.what());
-  } catch (const InputError& error) {  // JSON, and no object
+  } catch (const InputError& error) {  // valid JSON, but no object
     const bool is_array = line.find('[') == line.find_first_not_of(" \t\r");
     throw DocumentError(is_array ? BadDocument::array : BadDocument::no_object, error.what());
   }
@@ -165,14 +165,14 @@ std::string_view JsonText::read_slowly(std::string_view line, const JsonLine& pl
 
 namespace {
 
-/// Behind the JSON string that begins at `at`. The JSON is valid.
+/// The place after the JSON string that begins at `at`. The JSON must be valid.
 std::size_t string_end(std::string_view json, std::size_t at) {
   for (++at; json[at] != '"'; ++at)
     if (json[at] == '\\') ++at;
   return at + 1;
 }
 
-/// Behind the JSON value that begins at `at`: before the ',' or the bracket that follows. The JSON is valid.
+/// The place after the JSON value that begins at `at`: of the ',' or bracket that follows. The JSON must be valid.
 std::size_t value_end(std::string_view json, std::size_t at) {
   for (int depth = 0; at < json.size();) {
     const char c = json[at];
@@ -209,7 +209,7 @@ void append_with_member(std::string& out, std::string_view line, std::size_t mem
 
 void append_json_string(std::string& out, std::string_view text) {
   out += '"';
-  std::size_t plain = 0;  // where the bytes begin that are still to be copied
+  std::size_t plain = 0;  // where the bytes begin that are not yet copied
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     if (c >= 0x20 && c != '"' && c != '\\') continue;

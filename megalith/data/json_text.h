@@ -9,14 +9,14 @@
 
 namespace megalith::data {
 
-/// Where a line of JSON stands, and what may be read around it.
+/// Where a line of JSON is, and which memory around it may be read.
 struct JsonLine {
   std::string_view file;
   std::uint64_t number = 1;     ///< counted from 1
-  std::string_view readable{};  ///< memory that holds the line; a line with 64 bytes of it behind needs no copy
+  std::string_view readable{};  ///< memory that holds the line; with 64 bytes of it after the line no copy is made
 };
 
-/// Why a document cannot be taken.
+/// Why a document is not accepted.
 enum class BadDocument {
   not_json,
   cut,  ///< it ends too early
@@ -46,25 +46,25 @@ class DocumentError : public InputError {
   BadDocument reason_;
 };
 
-/// Takes the text out of lines of JSON: the member `key` of an object, a string. Keeps its memory from line to line;
-/// one per thread. Valid lines take simdjson's path (2 GB/s); a line that it does not take is read again by the slower
+/// Reads the text of lines of JSON: the member `key` of an object, a string. Keeps its memory from line to line; one
+/// per thread. Valid lines take simdjson's path (2 GB/s). A line that simdjson refuses is read again by the slower
 /// reader, which decides and names the place. So which lines are valid does not depend on the path.
 class JsonText {
  public:
-  /// `other_key` names a second member to look for; empty: none. `fix`: of a line without the key; empty: the setting
-  /// that names another key.
+  /// `other_key` names a second member to look for; empty: none. `fix` ends the error for a line without the key;
+  /// empty: it names the setting of the key.
   explicit JsonText(std::string key, std::string other_key = {}, std::string fix = {});
   ~JsonText();
   JsonText(JsonText&&) noexcept;
   JsonText& operator=(JsonText&&) noexcept;
 
-  /// The text of the line, UTF-8; valid until the next call. Throws DocumentError naming file and line when the line is
+  /// The text of the line, UTF-8. Valid until the next call. Throws DocumentError naming file and line if the line is
   /// no JSON object, lacks the key, has it twice, or its value is no string.
   std::string_view read(std::string_view line, const JsonLine& place);
-  // Of the last line that was read:
+  // These refer to the last line:
   /// The first member other_key, if it is a string.
   const std::optional<std::string>& other() const { return other_; }
-  /// How many members stand before the text's.
+  /// The number of members before the text's.
   std::size_t members_before() const { return members_before_; }
 
  private:
@@ -78,11 +78,11 @@ class JsonText {
   std::size_t members_before_ = 0;
 };
 
-/// Appends a valid line of JSON, an object, with another string as the value of its member number `member`; all else as
-/// it was.
+/// Appends `line`, a valid JSON object, with another string as the value of member number `member`. All else stays as
+/// it is.
 void append_with_member(std::string& out, std::string_view line, std::size_t member, std::string_view value);
 
-/// Appends `text` (UTF-8) as a JSON string, quotes included: characters outside ASCII stay as they are.
+/// Appends `text` (UTF-8) as a JSON string with its quotes. Characters outside ASCII stay as they are.
 void append_json_string(std::string& out, std::string_view text);
 
 }  // namespace megalith::data

@@ -13,18 +13,19 @@
 
 namespace megalith::data {
 
-/// Threads take blocks in order, work on them in parallel, and the results are written in order: a block's ticket is
-/// its turn. So what is written is the same for any number of threads. The caller is one of the threads.
+/// Threads take blocks in order, work on them in parallel, and write the results in order. So the output is the same
+/// for any number of threads. The number of a block in the order is its ticket. The caller is one of the threads.
 ///   next()            the next block in an std::optional, nothing at the end; one thread at a time
 ///   make_worker()     once per thread; its result is called as worker(block, result) and may keep scratch memory
 ///   write(result)     in the order of the blocks; one thread at a time
-/// A result whose turn has not come waits in a queue while its thread takes the next block. So neither a slow block nor
-/// a slow write() stops the others at once. `result` is one of an earlier block or new: worker() overwrites all of it.
-/// Throws the failure that comes first in the order of the blocks; what keeps a thread from working at all is a failure
-/// of the block that it would have taken. Where the system starts no more threads, fewer do the work.
-/// Memory: one block and three results per thread. Of blocks of over 4 MiB, by held_bytes(block) where there is such a
-/// function, one at a time is worked on, and what it took is given back: so the memory that a long line needs does not
-/// grow with the number of threads.
+/// A result whose turn has not come waits in a queue while its thread takes the next block. So neither a slow block
+/// nor a slow write() stops the others at once. `result` may hold the result of an earlier block: worker() overwrites
+/// all of it.
+/// Throws the first failure in the order of the blocks. If a thread cannot work at all, this counts as a failure of
+/// the block that it would have taken. If the system starts fewer threads, those do the work.
+/// Memory: one block and three results per thread. Of blocks over 4 MiB, by held_bytes(block) if there is such a
+/// function, only one is in work at a time, and its memory is given back. So the memory of long lines does not grow
+/// with the number of threads.
 template <class Result, class Next, class MakeWorker, class Write>
 class OrderedWork {
  public:
@@ -68,7 +69,7 @@ class OrderedWork {
       return false;
   }
 
-  /// Of copies of the text, its ids and what is written, while they grow.
+  /// The factor covers copies of the text, its ids and the output, while they grow.
   template <class Block>
   static void require_memory_for(const Block& block) {
     constexpr Index kPerByte = 12;
@@ -87,8 +88,8 @@ class OrderedWork {
       std::uint64_t ticket = 0;
       std::exception_ptr failure;
       decltype(next_()) block;
-      // Of a large block, from its reading until its result is written. Taken in the order of the blocks, so that no
-      // block before it waits for it.
+      // Held from the reading of a large block until its result is written. Blocks take it in their order, so no
+      // earlier block waits for a later one.
       std::unique_lock<std::mutex> alone;
       {
         const std::lock_guard lock(read_mutex_);
@@ -120,22 +121,22 @@ class OrderedWork {
     }
   }
 
-  /// With its memory, which a string that an empty one is assigned to would keep.
+  /// Frees the memory, which assigning an empty result would keep.
   static void give_back(Result& result) {
     Result fresh{};
     std::swap(result, fresh);
   }
 
-  /// False when the work is over.
+  /// False if the work has ended.
   bool wait_until_written(std::uint64_t ticket) {
     std::unique_lock lock(write_mutex_);
     changed_.wait(lock, [&] { return turn_ > ticket || failure_; });
     return !failure_;
   }
 
-  /// Swaps the result with an old one of the queue. The first thread that finds a result due writes all that are. False
-  /// when the work is over. Tickets below a failing one have all been taken, so the failure that is kept is the first
-  /// in the order of the blocks.
+  /// Swaps the result with an old one of the queue. The first thread that finds a due result writes all due results.
+  /// Returns false if the work has ended. All tickets before a failing one have been taken, so the failure that is
+  /// kept is the first in the order of the blocks.
   bool queue(std::uint64_t ticket, Result& result, const std::exception_ptr& failure, Size size) {
     std::unique_lock lock(write_mutex_);
     changed_.wait(lock, [&] { return ticket < turn_ + queue_.size() || failure_; });
@@ -148,7 +149,7 @@ class OrderedWork {
     if (is_writing_) return true;
     is_writing_ = true;
     while (!failure_) {
-      Finished& due = queue_[turn_ % queue_.size()];  // no other thread's place before turn_ moves on
+      Finished& due = queue_[turn_ % queue_.size()];  // other threads use this entry only after turn_ moves on
       if (!due.is_there) break;
       lock.unlock();
       std::exception_ptr failed = due.failure;
@@ -162,7 +163,7 @@ class OrderedWork {
       if (due.size == Size::large) give_back(due.result);
       lock.lock();
       due.is_there = false;
-      if (failed && !failure_) failure_ = failed;  // a worker that could not be made may have failed meanwhile
+      if (failed && !failure_) failure_ = failed;  // making a worker may have failed meanwhile
       ++turn_;
       changed_.notify_all();
     }
@@ -178,11 +179,11 @@ class OrderedWork {
   std::uint64_t tickets_ = 0;
   bool no_more_ = false;
 
-  std::mutex large_mutex_;  // held by who has a large block
+  std::mutex large_mutex_;  // held by the thread with a large block
 
   std::mutex write_mutex_;  // guards these; write_ is guarded by is_writing_
   std::condition_variable changed_;
-  std::vector<Finished> queue_;  // of tickets turn_ .. turn_ + size - 1
+  std::vector<Finished> queue_;  // results of tickets turn_ .. turn_ + size - 1
   std::uint64_t turn_ = 0;
   bool is_writing_ = false;
   std::exception_ptr failure_;

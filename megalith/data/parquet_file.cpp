@@ -25,7 +25,7 @@ namespace {
 constexpr std::string_view kMagic = "PAR1";
 // A page that claims more is refused: few bytes can stand for any number of equal values.
 constexpr std::uint64_t kMaxPageValues = std::uint64_t{1} << 24;
-// Values are handed out in so many bytes, so many at a time.
+// The most bytes and values that one call returns.
 constexpr std::size_t kBatchBytes = std::size_t{1} << 20, kBatchValues = std::size_t{1} << 14;
 constexpr std::int64_t kByteArray = 6, kRepeated = 2;
 
@@ -89,7 +89,7 @@ void read_metadata(io::Reader& in, ColumnMetadata& column) {
     }
 }
 
-/// What a page says of itself.
+/// The header of a page.
 struct PageHeader {
   std::int64_t type = -1, size = -1, packed_size = -1, crc = 0;
   std::int64_t values = -1, encoding = -1, definition_bytes = 0, repetition_bytes = 0;
@@ -115,7 +115,7 @@ void read_page_numbers(io::Reader& in, ThriftStruct& outer, PageHeader& page, bo
   }
 }
 
-PageHeader read_page_header(io::Reader& in, std::uint64_t most_bytes) {
+PageHeader read_page_header(io::Reader& in, std::uint64_t max_bytes) {
   PageHeader page;
   for (ThriftStruct s(in); s.next();) switch (s.id()) {
       case 1:
@@ -141,9 +141,9 @@ PageHeader read_page_header(io::Reader& in, std::uint64_t most_bytes) {
       default:
         s.skip();
     }
-  if (page.size < 0 || page.packed_size < 0 || static_cast<std::uint64_t>(page.size) > most_bytes)
-    in.fail("page size", str("is ", page.size, " (", page.packed_size, " packed): must be 0 to ", most_bytes, "; ",
-                             kMaxLineSetting));
+  if (page.size < 0 || page.packed_size < 0 || static_cast<std::uint64_t>(page.size) > max_bytes)
+    in.fail("page size",
+            str("is ", page.size, " (", page.packed_size, " packed): must be 0 to ", max_bytes, "; ", kMaxLineSetting));
   return page;
 }
 
@@ -155,7 +155,7 @@ struct ParquetFile::State {
         file(std::move(of_file)),
         name(file.string()),
         column(of_column),
-        most_page_bytes(std::max(kMaxPageBytes, 8 * std::min(max_document_bytes, ~std::uint64_t{0} / 8))) {
+        max_page_bytes(std::max(kMaxPageBytes, 8 * std::min(max_document_bytes, ~std::uint64_t{0} / 8))) {
     read_footer();
   }
 
@@ -171,27 +171,27 @@ struct ParquetFile::State {
   io::Fs& fs;
   io::Path file;
   std::string name, column;
-  std::uint64_t most_page_bytes;
+  std::uint64_t max_page_bytes;
   bool is_optional = false;
   std::vector<ColumnChunk> chunks;
 
-  std::size_t chunk = 0;  // the next one; pages are of the one before
+  std::size_t chunk = 0;  // the next chunk; pages are of the previous one
   io::MappedFile mapped;
   std::optional<io::Reader> pages;
   std::uint64_t values_left = 0, row = 0;
   std::shared_ptr<const std::string> dictionary_bytes;
   std::vector<std::string_view> dictionary;
 
-  /// The page that is handed out.
+  /// The open page.
   struct Page {
     struct Held {
       std::string data;
       std::shared_ptr<const std::string> dictionary;
     };
     std::shared_ptr<const Held> held{};
-    std::optional<HybridNumbers> levels{};  // of an optional column: 1 for a value, 0 for null
+    std::optional<HybridNumbers> levels{};  // in an optional column: 1 for a value, 0 for null
     std::unique_ptr<ParquetStrings> strings{};
-    std::uint64_t rows = 0;  // that are left
+    std::uint64_t rows = 0;  // left in the page
   };
   Page open{};
 };
@@ -298,7 +298,7 @@ void ParquetFile::State::read_row_group(io::Reader& in, std::uint64_t& first_row
 }
 
 void ParquetFile::State::enter(const ColumnChunk& c) {
-  mapped = fs.map(file);  // anew, so that pages of other row groups leave memory
+  mapped = fs.map(file);  // again, so that pages of other row groups leave memory
   const auto begin = static_cast<std::uint64_t>(c.begin), bytes = static_cast<std::uint64_t>(c.bytes);
   if (mapped.bytes().size() < begin + bytes) throw InputError(str("[", name, "] changed while it was read"));
   pages.emplace(mapped.bytes().subspan(begin, bytes), name, begin);
@@ -315,12 +315,12 @@ bool ParquetFile::State::open_page() {
       if (chunk == chunks.size()) return false;
       enter(chunks[chunk++]);
     }
-    const PageHeader page = read_page_header(*pages, most_page_bytes);
+    const PageHeader page = read_page_header(*pages, max_page_bytes);
     const io::Reader where = *pages;
     const std::string_view packed = pages->text(static_cast<std::uint64_t>(page.packed_size), "page");
     if (page.has_crc && static_cast<std::uint32_t>(page.crc) !=
                             ::crc32(0, reinterpret_cast<const Bytef*>(packed.data()), static_cast<uInt>(packed.size())))
-      where.fail("page", "has another checksum than its header says");
+      where.fail("page", "has another checksum than in its header");
     if (page.type != kDataPage && page.type != kDictionaryPage && page.type != kDataPage2) continue;
     const auto codec = static_cast<ParquetCodec>(chunks[chunk - 1].codec);
     const auto size = static_cast<std::uint64_t>(page.size);
@@ -382,7 +382,7 @@ void ParquetFile::State::start(std::string unpacked, const PageHeader& page, con
                          ": must be PLAIN, dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY"));
 }
 
-/// Values of the open page, some of those that are left.
+/// Some of the remaining values of the open page.
 ParquetValues ParquetFile::State::next_values() {
   struct Piece {
     std::shared_ptr<const Page::Held> page;
@@ -391,7 +391,7 @@ ParquetValues ParquetFile::State::next_values() {
   const auto piece = std::make_shared<Piece>(Piece{open.held});
   ParquetValues out{.owner = piece};
   const bool is_made = open.strings && open.strings->is_made();
-  std::vector<std::size_t> ends;  // of values that are made
+  std::vector<std::size_t> ends;  // of values that are built here
   std::size_t bytes = 0;
   for (; open.rows > 0 && bytes < kBatchBytes && out.rows.size() < kBatchValues; --open.rows) {
     ++row;

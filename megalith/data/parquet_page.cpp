@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kFirstGuess = std::size_t{1} << 20;
 
-/// Makes `out` longer for another step of a decoder, up to `size` and one byte: more than was claimed is seen.
+/// Extends `out` for another step of a decoder, up to `size` and one byte, so that more than the claim is seen.
 void grow(std::string& out, std::size_t written, std::uint64_t size) {
   if (written < out.size()) return;
   out.resize(static_cast<std::size_t>(
@@ -37,7 +37,7 @@ std::string unpack_gzip(std::string_view packed, std::uint64_t size, const io::R
     grow(out, written, size);
     stream.next_out = reinterpret_cast<Bytef*>(out.data() + written);
     stream.avail_out = static_cast<uInt>(out.size() - written);
-    if (stream.avail_out == 0) where.fail("page", "holds more than its header says");
+    if (stream.avail_out == 0) where.fail("page", "holds more bytes than its header has");
     result = inflate(&stream, Z_NO_FLUSH);
     written = out.size() - stream.avail_out;
     if (result != Z_OK && result != Z_STREAM_END) where.fail("page", "its gzip data is damaged");
@@ -55,7 +55,7 @@ std::string unpack_zstd(std::string_view packed, std::uint64_t size, const io::R
   for (std::size_t result = 1; result != 0;) {
     grow(out, written, size);
     ZSTD_outBuffer to{out.data(), out.size(), written};
-    if (to.pos == to.size) where.fail("page", "holds more than its header says");
+    if (to.pos == to.size) where.fail("page", "holds more bytes than its header has");
     const std::size_t taken = in.pos;
     result = ZSTD_decompressStream(stream.get(), &to, &in);
     if (ZSTD_isError(result) != 0) where.fail("page", str("its zstd data is damaged: ", ZSTD_getErrorName(result)));
@@ -68,10 +68,10 @@ std::string unpack_zstd(std::string_view packed, std::uint64_t size, const io::R
 
 std::string unpack_snappy(std::string_view packed, std::uint64_t size, const io::Reader& where) {
   std::size_t claimed = 0;
-  // No element of snappy's format gives more than 64 bytes for 2: so a size that lies is seen before memory is taken.
+  // No element of snappy's format unpacks 2 bytes to more than 64. So a false size is seen before memory is taken.
   if (!snappy::GetUncompressedLength(packed.data(), packed.size(), &claimed) || claimed != size ||
       claimed > 32 * packed.size() + 64)
-    where.fail("page", "its snappy data has another size than the header says");
+    where.fail("page", "its snappy data has another size than in the header");
   std::string out(claimed, '\0');
   if (!snappy::RawUncompress(packed.data(), packed.size(), out.data()))
     where.fail("page", "its snappy data is damaged");
@@ -95,7 +95,7 @@ class DeltaLengths {
     };
     if (total > 0) add();
     while (out.size() < total) {
-      const auto least = static_cast<std::uint64_t>(thrift_zigzag(in));
+      const auto min_value = static_cast<std::uint64_t>(thrift_zigzag(in));
       const std::span<const std::byte> widths = in.bytes(miniblocks, "bit widths");
       for (std::size_t m = 0; m < miniblocks && out.size() < total; ++m) {
         const auto width = static_cast<unsigned>(widths[m]);
@@ -103,7 +103,7 @@ class DeltaLengths {
         const std::uint64_t numbers = block_size / miniblocks;
         const std::span<const std::byte> packed = in.bytes(numbers / 8 * width, "miniblock");
         for (std::uint64_t i = 0; i < numbers && out.size() < total; ++i) {
-          value += least + bits(packed, i * width, width);
+          value += min_value + bits(packed, i * width, width);
           add();
         }
       }
@@ -152,7 +152,7 @@ class DictionaryStrings final : public ParquetStrings {
     return width;
   }
   int width_;
-  io::Reader in_;  // behind the width, for errors
+  io::Reader in_;  // after the width, for errors
   HybridNumbers indexes_;
   const std::vector<std::string_view>& dictionary_;
 };
@@ -168,7 +168,7 @@ class DeltaLengthStrings final : public ParquetStrings {
   std::size_t at_ = 0;
 };
 
-/// Each string is the begin of the one before and a suffix.
+/// Each string is a prefix of the previous one and a suffix.
 class DeltaStrings final : public ParquetStrings {
  public:
   DeltaStrings(io::Reader in, std::size_t count)
@@ -197,7 +197,7 @@ std::string parquet_unpack(ParquetCodec codec, std::string_view packed, std::uin
                     : codec == ParquetCodec::gzip ? unpack_gzip(packed, size, where)
                     : codec == ParquetCodec::zstd ? unpack_zstd(packed, size, where)
                                                   : unpack_snappy(packed, size, where);
-  if (out.size() != size) where.fail("page", str("unpacks to ", out.size(), " bytes, its header says ", size));
+  if (out.size() != size) where.fail("page", str("unpacks to ", out.size(), " bytes, but its header has ", size));
   return out;
 }
 

@@ -21,12 +21,12 @@ enum class ParquetEncoding : int {
   rle_dictionary = 8
 };
 
-/// Unpacks `size` bytes from `packed`; throws InputError through `where` for damage and for another size. Memory grows
-/// with what comes out, not with what `size` claims.
+/// Unpacks `size` bytes from `packed`. Throws InputError through `where` for damage and for another size. Memory grows
+/// with the output, not with the claimed `size`.
 std::string parquet_unpack(ParquetCodec codec, std::string_view packed, std::uint64_t size, const io::Reader& where);
 
-/// Numbers of the hybrid of runs and bit-packed groups, each of `width` bits, one after the other: a few bytes can
-/// stand for any number of them.
+/// Numbers of `width` bits in Parquet's hybrid of runs and bit-packed groups, read one by one: a few bytes can stand
+/// for any number of them.
 class HybridNumbers {
  public:
   HybridNumbers(const io::Reader& in, int width) : in_(in), bits_(static_cast<unsigned>(width)) {}
@@ -38,26 +38,26 @@ class HybridNumbers {
 
   io::Reader in_;
   unsigned bits_;
-  std::uint64_t left_ = 0;  // of the run
+  std::uint64_t left_ = 0;  // numbers left in the run
   bool is_packed_ = false;
-  std::uint32_t value_ = 0;              // of a run of equal numbers
-  std::span<const std::byte> packed_{};  // of groups
+  std::uint32_t value_ = 0;              // the number of a run
+  std::span<const std::byte> packed_{};  // bytes of groups
   std::size_t at_ = 0;
   std::uint64_t held_ = 0;
   unsigned have_ = 0;
 };
 
-/// The strings of a page, one after the other: what a page holds can be far more than its bytes.
+/// The strings of a page, one by one: a page can hold far more than its bytes.
 class ParquetStrings {
  public:
   virtual ~ParquetStrings() = default;
-  /// Points into the page or the dictionary; where is_made(), valid until the next call. To be called as often as the
-  /// page has strings. Throws InputError for what does not fit the page.
+  /// The next string. It points into the page or the dictionary; if is_made(), it is valid until the next call. Call
+  /// it once per string of the page. Throws InputError for a value that does not fit the page.
   virtual std::string_view next() = 0;
   virtual bool is_made() const { return false; }
 };
-/// `count` strings of `in`, the bytes behind the levels; nullptr for another encoding. The dictionary must outlive
-/// them.
+/// Reads `count` strings of `in`, the bytes after the levels. Returns nullptr for another encoding. The dictionary
+/// must outlive the result.
 std::unique_ptr<ParquetStrings> parquet_strings(ParquetEncoding encoding, const io::Reader& in, std::size_t count,
                                                 const std::vector<std::string_view>& dictionary);
 

@@ -19,8 +19,8 @@ constexpr auto kOrderSite = static_cast<std::uint32_t>(fnv1a("data.sample_order"
 
 /// One step of the network: a bijection of [0, 4^half_bits).
 std::uint64_t feistel(std::uint64_t value, int half_bits, std::uint64_t seed, std::uint64_t epoch) {
-  // Luby and Rackoff 1988 need 4 rounds; small halves mix less in each. With 8 all orders of 3 and 4 samples are about
-  // equally frequent (tests), and a sample still costs well below a microsecond.
+  // Luby and Rackoff 1988 need 4 rounds, but small halves mix less in each. With 8 rounds all orders of 3 and 4
+  // samples are about equally frequent (tests). A sample still costs well below a microsecond.
   constexpr std::uint32_t kRounds = 8;
   const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
   std::uint64_t left = value >> half_bits, right = value & mask;
@@ -45,7 +45,7 @@ std::array<TokenRange, 3> Split::ranges(Index num_tokens) const {
   Index begin = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     until += weights[i];
-    // The last part with a weight takes what rounding leaves.
+    // The last part with a weight takes the rest from rounding.
     const bool last = std::all_of(weights.begin() + static_cast<std::ptrdiff_t>(i) + 1, weights.end(),
                                   [](double w) { return w == 0; });
     const auto exact_end = static_cast<Index>(static_cast<double>(num_tokens) * (until / sum));
@@ -115,7 +115,7 @@ Index SampleOrder::sample(Index n) const {
   if (n < 0) throw ShapeError(str("[sample_order] n = ", n, ": must not be negative"));
   auto value = static_cast<std::uint64_t>(n % count_);
   if (kind_ == Kind::sequential) return static_cast<Index>(value);
-  // Walking along the cycle of a value below count comes back below count, at the latest to the value itself.
+  // The cycle of a value below count returns below count, at the latest with the value itself.
   do {
     value = feistel(value, half_bits_, seed_, static_cast<std::uint64_t>(epoch(n)));
   } while (value >= static_cast<std::uint64_t>(count_));

@@ -16,21 +16,21 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-/// How a corpus is divided into train, valid and test: contiguous parts of its tokens, in this order.
+/// Divides a corpus into train, valid and test: contiguous parts of its tokens, in this order.
 struct Split {
   std::array<double, 3> weights = {1, 0, 0};  ///< in [0, inf), not all zero; only their ratios matter
 
-  /// Parts of `num_tokens` tokens; they cover all of them, none twice. Cut at the token that the weights give, rounded
-  /// down, so documents may be cut too.
+  /// The parts of `num_tokens` tokens. They cover all of them, none twice. Cuts are at the token that the weights
+  /// give, rounded down, so they may cut documents.
   std::array<TokenRange, 3> ranges(Index num_tokens) const;
 };
 
-/// Reads "969,30,1" (weights of train, valid and test), "0.99,0.01" or "0.95" (the fraction of train; the rest is
+/// Reads "969,30,1" (weights of train, valid and test), or "0.99,0.01" or "0.95" (the fraction of train; the rest is
 /// valid). Throws ConfigError naming data.split.
 Split parse_split(std::string_view text);
 
 /// Samples of seq_len tokens with their targets, one after the other in a range of a source, across its documents.
-/// Sample i reads tokens [i*S, i*S + S] of the range: its targets are its tokens one place further.
+/// Sample i reads tokens [i*S, i*S + S] of the range. Its targets are its tokens shifted by one.
 class SampleSet {
  public:
   /// Throws InputError when the range is too short for one sample (S + 1 tokens).
@@ -50,11 +50,12 @@ class SampleSet {
   Index seq_len_;
 };
 
-/// Which sample is the n-th of a run, n from 0 across all epochs: in each epoch every sample once, in an order that is
-/// a function of (seed, epoch) alone. So a resumed run, and one on another number of data-parallel ranks, sees the same
-/// samples: there is no state to save but n.
-/// The order is a permutation computed point by point, without memory: a Feistel network whose round function is
-/// Philox, over the next power of four, walked until it is below count (1 to 4 steps on average).
+/// Which sample is the n-th of a run, n from 0 across all epochs. Each epoch has every sample once, in an order that
+/// is a function of (seed, epoch) alone. So a resumed run, and one on another number of data-parallel ranks, sees the
+/// same samples. Its only state is n.
+/// The order is a permutation that is computed element by element, without memory. It is a Feistel network whose round
+/// function is Philox, over the next power of four. It is applied until the value is below count (1 to 4 times on
+/// average).
 /// Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", section 3 (cycle walking).
 class SampleOrder {
  public:
@@ -77,8 +78,8 @@ class SampleOrder {
   int half_bits_ = 1;  // the network permutes [0, 4^half_bits)
 };
 
-/// Samples first, first + 1, ... of the order, as many as fit: tokens, targets [B * S]. Allocates nothing.
-/// Throws ShapeError unless both hold the same whole number of samples and the order is over this set.
+/// Fills tokens and targets [B * S] with samples first, first + 1, ... of the order, as many as fit. Allocates
+/// nothing. Throws ShapeError unless both hold the same whole number of samples and the order is over this set.
 void fill_batch(const SampleOrder& order, const SampleSet& set, Index first, std::span<std::int32_t> tokens,
                 std::span<std::int32_t> targets);
 

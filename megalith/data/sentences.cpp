@@ -21,7 +21,7 @@ constexpr std::string_view kAbbreviations[] = {
 bool is_ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_ascii_letter(char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; }
 
-// What closes behind the end of a sentence. ASCII, U+2019, U+201D, U+00BB.
+// Closing quotes and brackets after the end of a sentence. ASCII, U+2019, U+201D, U+00BB.
 constexpr std::string_view kClosing[] = {"\"", "'", ")", "]", "\xE2\x80\x99", "\xE2\x80\x9D", "\xC2\xBB"};
 
 /// Whether the word that ends at `end`, where a point stands, is an abbreviation.
@@ -44,7 +44,7 @@ bool can_begin(std::string_view text) {
   utf8proc_int32_t character = 0;
   if (utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                        static_cast<utf8proc_ssize_t>(text.size()), &character) <= 0)
-    return false;  // cut in it
+    return false;  // the text ends within it
   switch (utf8proc_category(character)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LT:
@@ -63,7 +63,7 @@ bool begins_sentence(std::string_view text, std::size_t at) {
   if (at == 0 || at >= text.size() || !is_ascii_space(text[at - 1]) || is_ascii_space(text[at])) return false;
   std::size_t end = at, line_ends = 0;
   for (; end > 0 && is_ascii_space(text[end - 1]); --end) line_ends += text[end - 1] == '\n' ? 1 : 0;
-  if (end == 0) return false;  // white space in front of the text
+  if (end == 0) return false;  // white space at the beginning of the text
   if (line_ends >= 2) return true;
   if (!can_begin(text.substr(at))) return false;
   bool has_closed = false;

@@ -4,17 +4,20 @@
 
 namespace megalith::data {
 
-/// Whether a sentence begins at `at`, 0 < at < text.size(). White space is in front of it. What it is behind ends with
-/// `.`, `!` or `?` and what closes behind them (quotes, brackets), and a capital, a digit, a quote or an opening
-/// bracket stands there; or it is behind a blank line. A point behind an abbreviation (Mr., e.g., a single capital but
-/// I) ends no sentence. `text` is well-formed UTF-8, but for a character that it may be cut in at its end. It looks
-/// back to the begin of the word in front, so a text cut where a sentence begins has the same sentences.
+/// Whether a sentence begins at `at`, 0 < at < text.size(). Before `at` there must be white space. There are two
+/// cases:
+/// - The white space holds a blank line.
+/// - The text before the white space ends with `.`, `!` or `?`, perhaps followed by closing quotes or brackets. The
+///   character at `at` is a capital, a digit, a quote or an opening bracket. The point does not end an abbreviation
+///   (Mr., e.g., a single capital other than I).
+/// `text` must be UTF-8; its last character may be cut. The function looks back to the beginning of the previous word
+/// only. So a text that is cut where a sentence begins has the same sentences.
 bool begins_sentence(std::string_view text, std::size_t at);
 
 /// The first place p >= from, p > 0, where a sentence begins, else text.size().
 std::size_t next_sentence(std::string_view text, std::size_t from);
 
-/// Calls use(sentence) for each, without white space around it; empty ones are left out.
+/// Calls use(sentence) for each sentence that is not empty, without white space around it.
 template <class Use>
 void for_each_sentence(std::string_view text, const Use& use) {
   constexpr std::string_view kAround = " \t\n\v\f\r";

@@ -6,8 +6,8 @@
 
 namespace megalith::data {
 
-/// Thrift's compact protocol, as far as Parquet's metadata needs it, read from a bounded reader: every error names the
-/// place. A struct is read field by field:
+/// Thrift's compact protocol, as far as Parquet's metadata needs it. It is read from a bounded reader, so every error
+/// names the place. A struct is read field by field:
 ///   for (ThriftStruct s(in); s.next();) switch (s.id()) { case 1: x = s.integer(); break; default: s.skip(); }
 /// Source: github.com/apache/thrift, doc/specs/thrift-compact-protocol.md.
 enum class ThriftType : std::uint8_t {
@@ -41,7 +41,7 @@ inline std::int64_t thrift_zigzag(io::Reader& in) {
 }
 inline std::string_view thrift_text(io::Reader& in) { return in.text(thrift_varint(in), "string"); }
 
-/// The head of a list; each element has at least one byte, so the size is proved before anything is allocated for it.
+/// The head of a list. Each element has at least one byte, so the size is checked before anything is allocated for it.
 struct ThriftList {
   ThriftType element = ThriftType::stop;
   std::size_t size = 0;
@@ -82,7 +82,7 @@ class ThriftStruct {
     expect(ThriftType::binary, "must be a string");
     return thrift_text(in_);
   }
-  /// Throws unless the list's elements are of this type.
+  /// Throws unless the elements have this type.
   std::size_t list_of(ThriftType element) {
     expect(ThriftType::list, "must be a list");
     const ThriftList list = thrift_list(in_);

@@ -62,7 +62,7 @@ class JoinedSource final : public TokenSource {
     while (!out.empty()) {
       const Index begin = source == 0 ? 0 : ends_[source - 1];
       const auto some = static_cast<std::size_t>(std::min(ends_[source] - first, static_cast<Index>(out.size())));
-      // copy, not read: a bad id is reported with the name and place of its own file.
+      // Not read(): an invalid id is reported with the name and place of its own file.
       sources_[source]->copy(first - begin, out.first(some));
       first += static_cast<Index>(some);
       out = out.subspan(some);
@@ -71,7 +71,7 @@ class JoinedSource final : public TokenSource {
   }
 
   std::vector<TokenSourcePtr> sources_;
-  std::vector<Index> ends_;  // of each source, in tokens of the whole
+  std::vector<Index> ends_;  // where each source ends, in tokens of the whole
 };
 
 void TokenSource::copy(Index first, std::span<std::int32_t> out) const {

@@ -10,7 +10,7 @@
 
 namespace megalith::data {
 
-/// One long stream of token ids, documents joined, wherever it lies. Immutable; safe to read from any thread.
+/// One stream of token ids, with all documents joined. Immutable; any thread may read it.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
@@ -19,13 +19,13 @@ class TokenSource {
   Index vocab_size() const { return vocab_size_; }
   const std::string& name() const { return name_; }  ///< the file, for messages
 
-  /// Tokens [first, first + out.size()). Allocates nothing. Throws ShapeError outside the stream, InputError for an id
-  /// that is not in [0, vocab_size): the file was made with another tokenizer.
+  /// Tokens [first, first + out.size()). Allocates nothing. Throws ShapeError outside the stream. Throws InputError
+  /// for an id that is not in [0, vocab_size), which means that the file was made with another tokenizer.
   void copy(Index first, std::span<std::int32_t> out) const;
 
-  /// Tells two corpora apart at resume: a hash of all tokens up to 2^26 (0.1 s); of a larger corpus, of their number
-  /// and 16,384 stretches of 4,096 spread evenly over them, the first and the last included, so that it can miss an
-  /// edit.
+  /// A hash that differs between corpora, for resumes. Up to 2^26 tokens it covers all of them (0.1 s). Of a larger
+  /// corpus it covers the number of tokens and 16,384 stretches of 4,096, spread evenly from the first token to the
+  /// last. So it can miss an edit.
   std::uint64_t fingerprint() const;
 
  protected:
@@ -41,9 +41,9 @@ class TokenSource {
 
 using TokenSourcePtr = std::shared_ptr<const TokenSource>;
 
-/// Tokens that are in memory already: 4 bytes each.
+/// Tokens in memory: 4 bytes each.
 TokenSourcePtr memory_source(std::string name, std::vector<std::int32_t> tokens, Index vocab_size);
-/// Tokens of a .bin/.idx pair, read from the mapped file when they are asked for. A copy takes O(count).
+/// Tokens of a .bin/.idx pair, read from the mapped file by each copy, in O(count).
 TokenSourcePtr indexed_source(IndexedDataset dataset, Index vocab_size);
 /// Several sources one after the other; at least one, all of one vocab_size. A copy takes O(log sources + count).
 TokenSourcePtr joined_source(std::vector<TokenSourcePtr> sources);

@@ -13,7 +13,7 @@ struct TrainingText {
   std::vector<io::Path> inputs;
   std::string key = "text";
   CorpusReader::Options reading{};
-  int threads = 1;  ///< the files are the same for any number
+  int threads = 1;  ///< the result is the same for any number
 };
 
 /// train_tokenizer() on the text of files. Throws ConfigError naming every setting that breaks a rule, InputError

@@ -62,9 +62,9 @@ void TrainingOrder::fill(Index first, std::span<std::int32_t> tokens, std::span<
     throw ShapeError(str("[training_order] tokens [", tokens.size(), "], targets [", targets.size(),
                          "]: must both be whole samples of ", size));
   for (std::size_t at = 0; at < tokens.size(); at += size, ++first) {
-    const Blend::Place place = set_.blend().at(first);
-    const auto corpus = static_cast<std::size_t>(place.corpus);
-    set_.corpora()[corpus].samples.copy(orders_[corpus].sample(place.n), tokens.subspan(at, size),
+    const Blend::Draw draw = set_.blend().at(first);
+    const auto corpus = static_cast<std::size_t>(draw.corpus);
+    set_.corpora()[corpus].samples.copy(orders_[corpus].sample(draw.n), tokens.subspan(at, size),
                                         targets.subspan(at, size));
   }
 }

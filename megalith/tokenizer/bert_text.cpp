@@ -14,7 +14,7 @@ struct Range {
 };
 
 // Characters above ASCII of the Unicode 8.0 categories Cc, Cf and Co, of P, and of Mn, as tokenizers 0.23.3 classes
-// them: it was asked about each of the 1,112,064 characters. (U+1734, U+166D and U+111C9 have other categories since.)
+// them: each of the 1,112,064 characters was tried. (U+1734, U+166D and U+111C9 have other categories since.)
 constexpr Range kRemoved[] = {{0x80, 0x9F},       {0xAD, 0xAD},        {0x600, 0x605},     {0x61C, 0x61C},
                               {0x6DD, 0x6DD},     {0x70F, 0x70F},      {0x180E, 0x180E},   {0x200B, 0x200F},
                               {0x202A, 0x202E},   {0x2060, 0x2064},    {0x2066, 0x206F},   {0xE000, 0xF8FF},
@@ -158,7 +158,7 @@ BertText::BertText(const BertTextOptions& options) : options_(options) {
   }
 }
 
-/// Of a character that cleaning has left.
+/// The class of a character that cleaning keeps.
 BertClass BertText::class_of(char32_t c) const {
   if (is_white_space(c)) return BertClass::space;
   return is_punctuation(c) ? BertClass::punctuation : BertClass::word;
@@ -166,7 +166,7 @@ BertClass BertText::class_of(char32_t c) const {
 
 void BertText::append(char32_t c) { append_utf8(c, word_); }
 
-/// Reads characters above ASCII, and what cleaning removes among them, into run_; returns where they end. Marks move
+/// Reads characters above ASCII into run_, without those that cleaning removes. Returns where they end. Marks move
 /// within such a run only.
 std::size_t BertText::read_run(std::string_view text, std::size_t at) {
   run_.clear();

@@ -8,7 +8,7 @@
 
 namespace megalith::tokenizer {
 
-/// How BERT's text becomes words; the names of tokenizer.json.
+/// How BERT cuts text into words. The names are those of tokenizer.json.
 struct BertTextOptions {
   bool clean_text = true;            ///< control characters go, white space becomes a space
   bool handle_chinese_chars = true;  ///< each Chinese character is a word
@@ -18,28 +18,28 @@ struct BertTextOptions {
 };
 
 enum class BertClass : std::uint8_t { word, space, punctuation, removed };
-/// What a character is to BERT, with clean_text.
+/// The class of a character in BERT, with clean_text.
 BertClass bert_class(char32_t c);
 /// Category Mn of Unicode 8.0.
 bool is_nonspacing_mark(char32_t c);
-/// U+4E00 and the like. As published: a range of it begins at U+2B920, not at U+2B820.
+/// U+4E00 and the like. As published, one range begins at U+2B920, not at U+2B820.
 bool is_chinese(char32_t c);
 
-/// The first place p >= from, p > 0, before white space that cleaning leaves, else text.size(): a word always ends
+/// The first place p >= from, p > 0, before white space that cleaning leaves, else text.size(). A word always ends
 /// there, and no mark moves across it.
 inline std::size_t next_blank(std::string_view text, std::size_t from) {
   return std::min(text.find_first_of(" \t\r\n", from == 0 ? 1 : from), text.size());
 }
 
-/// Cuts text into the words that WordPiece looks up: at white space, and around each mark of punctuation, which is a
-/// word too. Keeps its memory from text to text; one thread at a time.
-/// Source: google-research/bert, tokenization.py, BasicTokenizer; characters are classed as the tokenizers library
-/// does, whose tables are of Unicode 8.0, so ids do not depend on what else is installed.
+/// Cuts text into the words that WordPiece looks up: at white space, and around each punctuation mark, which is a word
+/// too. Keeps its memory from text to text. One thread at a time.
+/// Source: google-research/bert, tokenization.py, BasicTokenizer. Characters are classed as in the tokenizers library,
+/// whose tables are of Unicode 8.0. So ids do not depend on installed libraries.
 class BertText {
  public:
   explicit BertText(const BertTextOptions& options);
 
-  /// Calls use(word) for each, in order; a word is valid until use() returns. `text` is well-formed UTF-8.
+  /// Calls use(word) for each, in order; a word is valid until use() returns. `text` must be UTF-8.
   template <class Use>
   void words(std::string_view text, const Use& use) {
     word_.clear();

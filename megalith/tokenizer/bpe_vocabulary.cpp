@@ -18,8 +18,8 @@
 namespace megalith::tokenizer {
 namespace {
 
-// What ends a text, the first that a file has. GPT-2, GPT-4 and Qwen; Llama 3; RoBERTa; Gemma; DeepSeek. The last ends
-// a message of a chat: where it is the only one, chats are the texts.
+// Tokens that end a text; the first that a file has is taken. GPT-2, GPT-4 and Qwen; Llama 3; RoBERTa; Gemma;
+// DeepSeek. The last one ends a message of a chat: if a file has only that one, chats are its texts.
 constexpr std::string_view kEndOfText[] = {
     "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<|im_end|>"};
 
@@ -39,12 +39,12 @@ class ByteAlphabet {
     append_utf8(characters_[byte], text);
     return text;
   }
-  /// The bytes that a spelling means; nothing where it holds a character outside the alphabet.
+  /// The bytes of a text in the alphabet; nothing if a character is outside of it.
   std::optional<std::string> bytes_of(std::string_view spelling) const {
     std::string bytes;
     for (std::size_t i = 0; i < spelling.size(); ++i) {
       unsigned character = static_cast<unsigned char>(spelling[i]);
-      if (character >= 0x80) {  // all of the alphabet is one or two bytes of UTF-8
+      if (character >= 0x80) {  // characters of the alphabet have one or two bytes of UTF-8
         if ((character & 0xE0) != 0xC0 || i + 1 == spelling.size()) return std::nullopt;
         character = (character & 0x1F) << 6 | (static_cast<unsigned char>(spelling[++i]) & 0x3F);
       }
@@ -86,22 +86,22 @@ std::vector<TokenEntry> read_encoder_json(io::Fs& fs, const io::Path& file) {
   return entries;
 }
 
-/// The highest id plus one. `most_holes` ids may have no token.
-std::size_t num_ids(const io::Path& file, const std::vector<TokenEntry>& tokens, std::size_t most_holes) {
+/// The highest id plus one. `max_holes` ids may have no token.
+std::size_t num_ids(const io::Path& file, const std::vector<TokenEntry>& tokens, std::size_t max_holes) {
   std::size_t size = tokens.size();
   for (const TokenEntry& token : tokens) {
-    if (token.id >= tokens.size() + most_holes)
+    if (token.id >= tokens.size() + max_holes)
       refuse(file, token.line,
              str("id = ", token.id, ": the ids of ", tokens.size(), " tokens must be 0 to ",
-                 tokens.size() + most_holes - 1, ", each once"));
+                 tokens.size() + max_holes - 1, ", each once"));
     size = std::max<std::size_t>(size, token.id + 1);
   }
   return size;
 }
 
-/// Fills tokens and returns the ids of those that merges make by bytes. `most_holes` ids may have no token.
-IdByBytes index_tokens(const io::Path& file, const std::vector<TokenEntry>& spelt, const ByteAlphabet& alphabet,
-                       std::size_t most_holes, BpeVocabulary& vocabulary) {
+/// Fills tokens. Returns the ids of tokens that merges make, by their bytes. `max_holes` ids may have no token.
+IdByBytes index_tokens(const io::Path& file, const std::vector<TokenEntry>& listed, const ByteAlphabet& alphabet,
+                       std::size_t max_holes, BpeVocabulary& vocabulary) {
   struct Entry {
     std::string bytes;
     std::uint64_t id;
@@ -109,19 +109,19 @@ IdByBytes index_tokens(const io::Path& file, const std::vector<TokenEntry>& spel
     bool is_added;
   };
   std::vector<Entry> entries;
-  entries.reserve(spelt.size());
-  for (const TokenEntry& token : spelt) {
+  entries.reserve(listed.size());
+  for (const TokenEntry& token : listed) {
     std::optional<std::string> bytes = token.added ? token.spelling : alphabet.bytes_of(token.spelling);
     if (!bytes || bytes->empty())
-      refuse(
-          file, token.line,
-          str("token \"", io::printable(token.spelling), "\": must be spelt in the 256 characters of byte-level BPE"));
+      refuse(file, token.line,
+             str("token \"", io::printable(token.spelling),
+                 "\": must be written in the 256 characters of byte-level BPE"));
     entries.push_back({std::move(*bytes), token.id, token.line, token.added});
   }
 
   IdByBytes ids;
   ids.reserve(entries.size());
-  const std::size_t size = num_ids(file, spelt, most_holes);
+  const std::size_t size = num_ids(file, listed, max_holes);
   vocabulary.tokens.resize(size);
   vocabulary.is_added.resize(size);
   for (Entry& entry : entries) {
@@ -151,14 +151,14 @@ void find_required_tokens(const io::Path& file, const IdByBytes& ids, BpeVocabul
   throw InputError(str("[", file.string(), "] token ", kEndOfText[0], " is missing: documents end with it"));
 }
 
-/// Takes merges "LEFT RIGHT" in rank order; ids and alphabet give them meaning.
+/// Reads merges "LEFT RIGHT" in rank order.
 class MergeReader {
  public:
   enum class Order {
-    makers_first,  ///< a merge uses what earlier ones have made: a file that was not written so is damaged
-    any            ///< vocabularies that were converted from ranks of tokens (Llama 3) have later ones too
+    makers_first,  ///< a merge uses results of earlier ones only; otherwise the file is damaged
+    any            ///< vocabularies converted from ranks of tokens (Llama 3) use later ones too
   };
-  MergeReader(const io::Path& file, const ByteAlphabet& alphabet, const IdByBytes& ids, std::size_t most_merges,
+  MergeReader(const io::Path& file, const ByteAlphabet& alphabet, const IdByBytes& ids, std::size_t max_merges,
               Order order, BpeVocabulary& vocabulary)
       : file_(file),
         alphabet_(alphabet),
@@ -167,7 +167,7 @@ class MergeReader {
         vocabulary_(vocabulary),
         made_(vocabulary.tokens.size()) {
     for (const std::int32_t id : vocabulary.byte_ids) made_[static_cast<std::size_t>(id)] = true;
-    vocabulary_.merges = MergeTable(most_merges);
+    vocabulary_.merges = MergeTable(max_merges);
   }
 
   void add(std::string_view content, std::uint64_t line) {
@@ -191,7 +191,7 @@ class MergeReader {
     vocabulary_.content_hash = hash_combine(vocabulary_.content_hash, fnv1a(content));
   }
 
-  /// At the end. Tokens that no merge makes come from no text: a file of merges that was cut short looks like that.
+  /// Call it at the end. Tokens that no merge makes come from no text: the file of merges may be cut.
   void look_for_unmade(const std::vector<TokenEntry>& tokens) {
     std::vector<std::int32_t> unmade;
     for (const TokenEntry& token : tokens) {
@@ -269,8 +269,8 @@ namespace {
 constexpr std::size_t kMaxHoles = 1024;  // GPT-4's has one
 
 IdByBytes index_and_hash(const io::Path& file, const std::vector<TokenEntry>& tokens, const ByteAlphabet& alphabet,
-                         std::size_t most_holes, BpeVocabulary& vocabulary) {
-  IdByBytes ids = index_tokens(file, tokens, alphabet, most_holes, vocabulary);
+                         std::size_t max_holes, BpeVocabulary& vocabulary) {
+  IdByBytes ids = index_tokens(file, tokens, alphabet, max_holes, vocabulary);
   find_required_tokens(file, ids, vocabulary);
   vocabulary.content_hash = fnv1a("byte-level bpe");
   for (const std::string& token : vocabulary.tokens)
@@ -278,7 +278,7 @@ IdByBytes index_and_hash(const io::Path& file, const std::vector<TokenEntry>& to
   return ids;
 }
 
-/// Checkpoints hold hashes of these numbers.
+/// Checkpoints keep hashes of these numbers.
 std::uint64_t behavior_number(const SplitRule& rule) {
   switch (rule.behavior) {
     case SplitRule::Behavior::isolated:
@@ -295,7 +295,7 @@ std::uint64_t behavior_number(const SplitRule& rule) {
   return 0;
 }
 
-/// Adds to the hash what a tokenizer.json does otherwise than GPT-2, so that GPT-2's has the hash of its two files.
+/// Adds the differences from GPT-2 to the hash, so that GPT-2's tokenizer.json has the hash of its two files.
 void hash_differences(const TokenizerJson& found, BpeVocabulary& vocabulary) {
   const auto add = [&](std::string_view text, std::uint64_t value) {
     vocabulary.content_hash = hash_combine(hash_combine(vocabulary.content_hash, fnv1a(text)), value);

@@ -104,7 +104,7 @@ void ByteLevelBpe::encode_word(std::string_view word, Scratch& scratch, std::vec
   });
 }
 
-/// encode() up to the words, each step for what the one before it has decided.
+/// encode() up to the words. Each step works on the decided output of the previous one.
 class ByteLevelBpe::Cutter final : public TextCutter {
  public:
   explicit Cutter(const ByteLevelBpe& owner) : owner_(owner), pieces_(owner.pre_tokenizer_) {}
@@ -145,7 +145,7 @@ class ByteLevelBpe::Cutter final : public TextCutter {
     held.erase(0, literals.sections_of_part(held, ends, add_id, use));
   }
 
-  /// No character composes with an ASCII one behind it.
+  /// No character composes with an ASCII character after it.
   template <class Use>
   void compose(std::string_view part, bool ends, const Use& use) {
     const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
@@ -161,7 +161,7 @@ class ByteLevelBpe::Cutter final : public TextCutter {
 
   const ByteLevelBpe& owner_;
   PieceStream pieces_;
-  std::string plain_, to_compose_, composed_;  // what each step holds back
+  std::string plain_, to_compose_, composed_;  // the text that each step keeps
   std::string scratch_;
 };
 
@@ -189,7 +189,7 @@ void ByteLevelBpe::encode_cut(const CutText& cut, std::vector<std::int32_t>& ids
 }
 
 std::optional<std::int32_t> ByteLevelBpe::special(Special which) const {
-  const auto spelt = [&](std::string_view a, std::string_view b) -> std::optional<std::int32_t> {
+  const auto find = [&](std::string_view a, std::string_view b) -> std::optional<std::int32_t> {
     for (std::size_t id = 0; id < vocabulary_.tokens.size(); ++id)
       if (vocabulary_.is_added[id] && (vocabulary_.tokens[id] == a || vocabulary_.tokens[id] == b))
         return static_cast<std::int32_t>(id);
@@ -197,15 +197,15 @@ std::optional<std::int32_t> ByteLevelBpe::special(Special which) const {
   };
   switch (which) {
     case Special::cls:
-      return spelt("[CLS]", "<s>");
+      return find("[CLS]", "<s>");
     case Special::sep:
-      return spelt("[SEP]", "</s>");
+      return find("[SEP]", "</s>");
     case Special::mask:
-      return spelt("[MASK]", "<mask>");
+      return find("[MASK]", "<mask>");
     case Special::pad:
-      return spelt("[PAD]", "<pad>");
+      return find("[PAD]", "<pad>");
     case Special::unk:
-      return spelt("[UNK]", "<unk>");
+      return find("[UNK]", "<unk>");
   }
   return std::nullopt;
 }

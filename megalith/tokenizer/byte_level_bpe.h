@@ -15,8 +15,8 @@
 
 namespace megalith::tokenizer {
 
-/// Applies merges to one word: lowest rank first, leftmost first among equals. n log n in the word's bytes, so a word
-/// of a megabyte is no way to stop a run. Buffers are kept between words; one thread at a time.
+/// Applies merges to one word: lowest rank first, leftmost first among equals. Time is n log n in the bytes of the
+/// word, so a word of a megabyte does not stop a run. Buffers are kept between words. One thread at a time.
 class WordMerger {
  public:
   /// Appends the ids of `word` (not empty, below 4 GiB) to `ids`. merge_long_word() takes less memory.
@@ -30,18 +30,18 @@ class WordMerger {
   struct Candidate {
     std::int32_t rank, merged;
     std::uint32_t left;              // index of the left symbol
-    std::int32_t left_id, right_id;  // what stood there when it was found; stale when that has changed
+    std::int32_t left_id, right_id;  // the symbols when it was found; stale if they have changed
   };
   void offer(const BpeVocabulary& vocabulary, std::uint32_t left);
 
   std::vector<Symbol> symbols_;
-  std::vector<Candidate> heap_;  // lowest (rank, left) in front
+  std::vector<Candidate> heap_;  // lowest (rank, left) first
 };
 
-/// Byte-level BPE, as GPT-2 has it: PreTokenizer cuts, WordMerger merges.
+/// Byte-level BPE as in GPT-2: PreTokenizer cuts, WordMerger merges.
 class ByteLevelBpe final : public Tokenizer {
  public:
-  /// Throws InputError with the rule alone where a split pattern breaks one.
+  /// Throws InputError, whose text is the rule alone, if a split pattern breaks one.
   explicit ByteLevelBpe(BpeVocabulary vocabulary, std::string name = "gpt2");
   ~ByteLevelBpe() override;
 
@@ -56,7 +56,7 @@ class ByteLevelBpe final : public Tokenizer {
   Index vocab_size() const override { return static_cast<Index>(vocabulary_.tokens.size()); }
   std::int32_t end_of_document() const override { return vocabulary_.end_of_document; }
   std::optional<std::int32_t> special(Special which) const override;
-  /// White space is in front of it, or it is an added token; the first word of a text is not told from a part of one.
+  /// True for a token with leading white space and for an added token. The first word of a text has neither.
   bool starts_word(std::int32_t id) const override;
   std::vector<std::int32_t> added_tokens() const override;
   std::string_view name() const override { return name_; }
@@ -73,9 +73,9 @@ class ByteLevelBpe final : public Tokenizer {
   std::string name_;
   BpeVocabulary vocabulary_;
   PreTokenizer pre_tokenizer_;
-  std::unordered_map<std::string_view, std::int32_t> whole_words_;  // of ignore_merges
+  std::unordered_map<std::string_view, std::int32_t> whole_words_;  // for ignore_merges
   mutable ScratchPool<Scratch> pool_;
-  mutable std::mutex long_word_;  // one at a time: what they take does not grow with the number of threads
+  mutable std::mutex long_word_;  // one at a time, so that memory does not grow with the number of threads
 };
 
 }  // namespace megalith::tokenizer

@@ -25,7 +25,7 @@ CharacterSet named_set(std::string_view name, bool is_negative) {
   return {found.items, found.is_negative != is_negative, in_case};
 }
 
-/// A class without case also has the other cases of its characters, and what they are together.
+/// Without case a class also matches the other cases of its characters, which may be several characters.
 void check_without_case(const CharacterSet& set, bool in_negative, std::string_view shown) {
   const bool is_same = set.in_case == CharacterSet::Case::none && (in_negative || !set.is_negative);
   const bool is_word =
@@ -119,7 +119,7 @@ std::string ClassReader::char_class(const Options& options, int depth) {
   const bool is_negative = take("^");
   if (next_is("]")) refuse_pattern("[]", "write \\] for a bracket");
   std::string items;
-  std::vector<std::string> others, both;  // others: classes that brackets cannot hold; both: what && stands between
+  std::vector<std::string> others, both;  // others: classes that brackets cannot hold; both: operands of &&
   const auto end_union = [&] {
     if (items.empty() && others.empty()) refuse_pattern("&& without a class on each side", "write one");
     std::string text = items.empty() ? std::string() : str('[', items, ']');
@@ -173,7 +173,7 @@ CharacterSet ClassReader::posix_set() {
   if (end == kNowhere || std::ranges::find(kNames, name) == std::end(kNames))
     refuse_pattern(rest().substr(0, end == kNowhere ? 2 : end + 2), "POSIX's names are [:alpha:], [:digit:] and so on");
   at_ += end + 2;
-  // \p{Punct} is P; [:punct:] is POSIX's.
+  // \p{Punct} is P, but [:punct:] is POSIX's.
   if (name == "punct")
     return {property_class("P").items + property_class("S").items, is_negative, CharacterSet::Case::none};
   return named_set(name, is_negative);

@@ -15,11 +15,11 @@ struct CharacterSet {
   std::string items;
   bool is_negative = false;
   enum class Case : std::uint8_t {
-    none,        // the other cases of its characters are in it, and none of them matches several characters
-    complement,  // all characters but those of such a set
-    letters,     // L, whose other cases are all L, but for U+0345
+    none,        // it has the other cases of its characters, and none of them matches several characters
+    complement,  // all characters outside of such a set
+    letters,     // L, whose other cases are all L, except U+0345
     word,        // \w
-    changes      // another set, or not known
+    changes      // any other set
   } in_case = Case::changes;
 };
 
@@ -31,7 +31,7 @@ class ClassReader : public PatternReader {
  protected:
   /// \s \S \d \D \w \W \h \H \p{NAME} \p{^NAME} \P{NAME}.
   CharacterSet escaped_set();
-  /// A class within its brackets; the [ is next. What is returned matches one character.
+  /// Reads a class in brackets; the [ is next. The result matches one character.
   std::string char_class(const Options& options, int depth);
 
  private:

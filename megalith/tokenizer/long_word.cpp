@@ -9,14 +9,14 @@
 namespace megalith::tokenizer {
 namespace {
 
-/// A symbol stands at the place of its first byte. Its size stands there and at the place of its last byte, so that
-/// both neighbours are found without links.
+/// The index of a symbol is that of its first byte. Its size is stored at its first and at its last byte, so that both
+/// neighbours are found without links.
 class LongWord {
  public:
   LongWord(const BpeVocabulary& vocabulary, std::string_view word)
       : vocabulary_(vocabulary), ids_(word.size()), sizes_(word.size(), 1) {
     for (std::size_t i = 0; i < word.size(); ++i) ids_[i] = vocabulary.byte_ids[static_cast<unsigned char>(word[i])];
-    // Never more candidates than symbols but for stale ones, which go when there is no room (offer()).
+    // There are at most as many valid candidates as symbols. Stale ones are dropped when there is no room (offer()).
     heap_.reserve(word.size() + word.size() / 8 + 16);
     for (std::size_t i = 0; i + 1 < word.size(); ++i)
       if (const std::int32_t rank = rank_at(i); rank >= 0) heap_.push_back(candidate(rank, i));
@@ -29,7 +29,7 @@ class LongWord {
       std::ranges::pop_heap(heap_, kFirst);
       heap_.pop_back();
       if (is_stale(best)) continue;
-      const std::size_t left = place_of(best), right = left + sizes_[left];
+      const std::size_t left = position_of(best), right = left + sizes_[left];
       ids_[left] = vocabulary_.merges.find(ids_[left], ids_[right]).merged;
       ids_[right] = -1;
       const std::uint32_t size = sizes_[left] + sizes_[right];
@@ -44,20 +44,20 @@ class LongWord {
   }
 
  private:
-  static constexpr std::greater<std::uint64_t> kFirst{};  // the lowest (rank, place) in front
-  static std::uint64_t candidate(std::int32_t rank, std::size_t place) {
-    return std::uint64_t{static_cast<std::uint32_t>(rank)} << 32 | static_cast<std::uint32_t>(place);
+  static constexpr std::greater<std::uint64_t> kFirst{};  // the lowest (rank, position) first
+  static std::uint64_t candidate(std::int32_t rank, std::size_t position) {
+    return std::uint64_t{static_cast<std::uint32_t>(rank)} << 32 | static_cast<std::uint32_t>(position);
   }
-  static std::size_t place_of(std::uint64_t candidate) { return candidate & 0xFFFFFFFF; }
+  static std::size_t position_of(std::uint64_t candidate) { return candidate & 0xFFFFFFFF; }
 
-  /// Of the symbol there with the next one; negative where they do not merge, and where no symbol begins.
+  /// The rank of the symbol at `left` with the next one. Negative if they do not merge or no symbol begins there.
   std::int32_t rank_at(std::size_t left) const {
     if (ids_[left] < 0) return -1;
     const std::size_t right = left + sizes_[left];
     return right < ids_.size() ? vocabulary_.merges.find(ids_[left], ids_[right]).rank : -1;
   }
-  /// Each pair has a rank of its own, so another rank is another pair.
-  bool is_stale(std::uint64_t one) const { return rank_at(place_of(one)) != static_cast<std::int32_t>(one >> 32); }
+  /// Each pair has its own rank, so another rank means another pair.
+  bool is_stale(std::uint64_t one) const { return rank_at(position_of(one)) != static_cast<std::int32_t>(one >> 32); }
 
   void offer(std::size_t left) {
     const std::int32_t rank = rank_at(left);
@@ -68,7 +68,7 @@ class LongWord {
   }
   void drop_stale() {
     std::erase_if(heap_, [&](std::uint64_t one) { return is_stale(one); });
-    std::ranges::sort(heap_);  // a heap, too
+    std::ranges::sort(heap_);  // a sorted list is a heap
     heap_.erase(std::unique(heap_.begin(), heap_.end()), heap_.end());
   }
 

@@ -66,7 +66,7 @@ void PairMerger::count_pairs() {
   }
 }
 
-/// From left to right; what is merged counts as a neighbour at once.
+/// From left to right. A merged symbol is a neighbour at once.
 void PairMerger::merge_in(std::uint32_t word, const Merge& merge) {
   std::int32_t* const symbols = symbols_.data() + words_[word].begin;
   const std::uint32_t size = words_[word].size;
@@ -106,7 +106,7 @@ std::vector<PairMerger::Merge> PairMerger::learn(std::vector<std::string>& token
   while (static_cast<std::int64_t>(tokens.size()) < options.vocab_size && !heap_.empty()) {
     Candidate top = pop();
     const std::int64_t count = pairs_.at(top.key).count;
-    if (top.count != count) {  // other merges have taken some of it
+    if (top.count != count) {  // other merges have reduced its count
       if (count > 0) {
         top.count = count;
         push(std::move(top));

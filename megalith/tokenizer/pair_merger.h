@@ -8,9 +8,10 @@
 
 namespace megalith::tokenizer {
 
-/// Learns merges: again and again the most frequent pair of neighbours in the words becomes one token. Counts are of 64
-/// bits; equal counts go to the pair with the lower ids, the left one first (the rule of the tokenizers library), so
-/// the order of the words does not matter. Source: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1.
+/// Learns merges: the most frequent pair of neighbours in the words becomes one token, and this is repeated. Counts
+/// have 64 bits. Among equal counts the pair with the lower ids is taken, the left id first (the rule of the
+/// tokenizers library). So the order of the words does not matter. Source: Sennrich et al. 2016, arXiv:1508.07909,
+/// algorithm 1.
 class PairMerger {
  public:
   /// A merge: tokens `left` and `right` became `merged`, which need not be new.
@@ -19,27 +20,27 @@ class PairMerger {
     bool operator==(const Merge&) const = default;
   };
   struct Options {
-    std::int64_t vocab_size = 0;      ///< of `tokens`, at the end
+    std::int64_t vocab_size = 0;      ///< size of `tokens` at the end
     std::uint64_t min_frequency = 2;  ///< a rarer pair is not merged
-    /// What the token of a pair is spelt like.
+    /// Joins the texts of a pair to that of its token.
     std::function<std::string(const std::string& left, const std::string& right)> join;
-    /// Called now and then with the number of tokens.
+    /// Called at intervals with the number of tokens.
     std::function<void(std::int64_t)> progress{};
   };
 
   /// `symbols` are ids of tokens.
   void add_word(std::span<const std::int32_t> symbols, std::uint64_t count);
-  /// Adds the tokens that it makes to `tokens`; each spelling is there once. Ends early where no pair is frequent
-  /// enough. Changes the words, so it is called once.
+  /// Adds the new tokens to `tokens`, each text once. Ends early if no pair is frequent enough. Changes the words, so
+  /// call it once.
   std::vector<Merge> learn(std::vector<std::string>& tokens, const Options& options);
 
  private:
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
-  /// Counts by pair: an open hash table, because that is what learning spends its time on.
+  /// Counts by pair. An open hash table, because learning spends its time on it.
   struct Pair {
     std::uint64_t key = ~std::uint64_t{0};  // left and right; no pair: ids are not negative
     std::int64_t count = 0;
-    std::uint32_t fresh = kNone;  // place in fresh_, of a pair that the running merge has made
+    std::uint32_t fresh = kNone;  // index in fresh_ of a pair that the current merge made
   };
   class PairTable {
    public:
@@ -56,7 +57,7 @@ class PairMerger {
     std::vector<Pair> slots_;  // a power of two, at most half full
     std::size_t size_ = 0;
   };
-  /// A pair that may be next, and the words that hold it.
+  /// A pair that may be next, and the words that contain it.
   struct Candidate {
     std::int64_t count;
     std::uint64_t key;
@@ -80,14 +81,14 @@ class PairMerger {
   Candidate pop();
 
   struct Word {
-    std::uint64_t begin, count;  // of symbols_
+    std::uint64_t begin, count;  // a range of symbols_
     std::uint32_t size;
   };
   std::vector<std::int32_t> symbols_;
   std::vector<Word> words_;
   PairTable pairs_;
   std::vector<Fresh> fresh_;
-  std::vector<Candidate> heap_;  // the next one in front
+  std::vector<Candidate> heap_;  // the next one first
 };
 
 }  // namespace megalith::tokenizer

@@ -100,8 +100,8 @@ PatternReader::Literal PatternReader::hex_character(char letter) {
   const bool in_braces = letter == 'x' && rest().substr(2).starts_with("{");
   const std::size_t begin = in_braces ? 3 : 2;
   std::size_t size = 0;
-  const std::size_t most = in_braces ? 8 : letter == 'x' ? 2 : 4;
-  while (size < most && begin + size < rest().size() && is_hex(rest()[begin + size])) ++size;
+  const std::size_t max_size = in_braces ? 8 : letter == 'x' ? 2 : 4;
+  while (size < max_size && begin + size < rest().size() && is_hex(rest()[begin + size])) ++size;
   const std::string_view digits = rest().substr(begin, size);
   const bool is_closed = !in_braces || rest().substr(begin + size).starts_with("}");
   if (digits.empty() || !is_closed || (letter == 'u' && size != 4)) fail();

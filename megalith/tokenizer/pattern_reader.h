@@ -15,7 +15,7 @@ inline bool is_octal(char c) { return c >= '0' && c <= '7'; }
 /// Whether a character matches several characters without case, or is one of those.
 bool folds_to_several(char32_t c);
 
-/// Reads a regular expression of Oniguruma: its characters one by one, however they are written.
+/// Reads a regular expression of Oniguruma character by character, in every way to write one.
 class PatternReader {
  public:
   static constexpr std::size_t kNowhere = std::string::npos;
@@ -41,9 +41,9 @@ class PatternReader {
     at_ += text.size();
     return true;
   }
-  /// One character as it stands.
+  /// One character that is not escaped.
   Literal take_character();
-  /// \n, \x41, \u0041, \101, \cA and letters without a meaning; nothing for what is no character.
+  /// \n, \x41, \u0041, \101, \cA and letters without a meaning; nothing for other escapes.
   std::optional<Literal> escaped_character(Within within);
   /// \101.
   Literal octal_character();

@@ -16,8 +16,8 @@
 // Each rule here was tried with tokenizers 0.23.3, whose Oniguruma is 6.9.10. Where the two libraries differ:
 // - ^ and $ are the begin and end of a line; (?m) lets the point match a line end, which is (?s) in PCRE2.
 // - {n,m}+ and {n}? repeat what is repeated; {2,1} is {1,2} and possessive; {,n} is {0,n}.
-// - (?i) in the middle holds to the end of its group, and its branches: a(?i)b|c is a(?i:b|c).
-// - Classes may hold classes and intersections. One that PCRE2 cannot say becomes lookaheads before one character.
+// - (?i) in the middle applies to the end of its group, branches included: a(?i)b|c is a(?i:b|c).
+// - Classes may hold classes and intersections. One that PCRE2 does not have becomes lookaheads before one character.
 // - Letters without a meaning of their own may be escaped.
 // - Without case, st is also U+FB06 (that s(?:t) is, too, is left out), and a class of upper-case letters also has the
 // lower-case ones.
@@ -25,13 +25,13 @@ namespace megalith::tokenizer {
 namespace {
 
 constexpr std::string_view kLineEnd = R"((?>\r\n|[\n-\r\x{85}\x{2028}\x{2029}]))";
-/// ^ and $. PCRE2's own ^ does not ask for more text (PCRE2_PARTIAL_HARD) behind a last line end; \z does.
+/// ^ and $. After a last line end PCRE2's own ^ does not wait for more text (PCRE2_PARTIAL_HARD); \z does.
 constexpr std::string_view kLineBegin = R"((?:\A|(?<=\n)(?!\z)))";
 constexpr std::string_view kLineClose = "(?m:$)";
-/// \w outside brackets: Oniguruma asks Latin-1's table about Latin-1's characters.
+/// \w outside brackets: Oniguruma takes Latin-1's characters from Latin-1's table.
 constexpr std::string_view kLatinWords = R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
-/// Strings that without case match one character too. Source: CaseFolding.txt, status F.
+/// Strings that also match one character without case. Source: CaseFolding.txt, status F.
 struct Folded {
   std::u32string_view letters;
   const char* character;
@@ -53,28 +53,28 @@ class Translator : ClassReader {
   }
 
  private:
-  /// What one branch has made so far.
+  /// The translation of one branch so far.
   struct Branch {
     std::string out;
-    std::size_t atom = kNowhere;  // where what a quantifier would repeat begins
+    std::size_t atom = kNowhere;  // where the part begins that a quantifier would repeat
     bool is_repeated = false;
-    std::vector<Literal> run;  // literals that are not in `out` yet
+    std::vector<Literal> literals;  // not in `out` yet
   };
   void flush(Branch& b, const Options& options) const {
-    for (std::size_t i = 0; i < b.run.size();) {
+    for (std::size_t i = 0; i < b.literals.size();) {
       const auto folded = !options.any_case ? std::end(kFolded) : std::ranges::find_if(kFolded, [&](const Folded& f) {
-        if (b.run.size() - i < f.letters.size()) return false;
+        if (b.literals.size() - i < f.letters.size()) return false;
         for (std::size_t k = 0; k < f.letters.size(); ++k)
-          if (b.run[i + k].code != f.letters[k] && (b.run[i + k].code | 0x20) != f.letters[k]) return false;
+          if (b.literals[i + k].code != f.letters[k] && (b.literals[i + k].code | 0x20) != f.letters[k]) return false;
         return true;
       });
       const std::size_t count = folded == std::end(kFolded) ? 1 : folded->letters.size();
       if (count > 1) b.out += "(?:";
-      for (std::size_t k = 0; k < count; ++k) b.out += b.run[i + k].text;
+      for (std::size_t k = 0; k < count; ++k) b.out += b.literals[i + k].text;
       if (count > 1) b.out += str('|', folded->character, ')');
       i += count;
     }
-    b.run.clear();
+    b.literals.clear();
   }
   void add_atom(Branch& b, const Options& options, std::string_view text) const {
     flush(b, options);
@@ -82,8 +82,8 @@ class Translator : ClassReader {
     b.is_repeated = false;
     b.out += text;
   }
-  /// What matches no characters: a quantifier has nothing to repeat there.
-  void add_place(Branch& b, const Options& options, std::string_view text) const {
+  /// Adds a part that matches no characters, so that a quantifier has nothing to repeat.
+  void add_zero_width(Branch& b, const Options& options, std::string_view text) const {
     flush(b, options);
     b.atom = kNowhere;
     b.out += text;
@@ -91,14 +91,14 @@ class Translator : ClassReader {
   void add_literal(Branch& b, const Options& options, Literal literal) const {
     if (options.any_case && folds_to_several(literal.code))
       refuse_pattern(str(literal.text, " within (?i)"), "without case it may match several characters");
-    b.run.push_back(std::move(literal));
+    b.literals.push_back(std::move(literal));
   }
 
-  /// Branches to the group's ) or the end of the pattern, neither of which is read.
+  /// Translates branches up to the ) of the group or the end of the pattern. The ) is not read.
   std::string branches(Options options, int depth) {
     if (depth > kMaxDepth) refuse_pattern(str("more than ", kMaxDepth, " groups in each other"), "simplify it");
     Branch b;
-    std::string closing;  // of options that began in the middle
+    std::string closing;  // closes options that began in the middle
     while (!at_end() && !next_is(")")) {
       const char c = rest()[0];
       if (options.extended && (c == ' ' || (c >= '\t' && c <= '\r'))) {
@@ -106,7 +106,7 @@ class Translator : ClassReader {
       } else if (options.extended && c == '#') {
         at_ = std::min(pattern_.find('\n', at_), pattern_.size());
       } else if (c == '|') {
-        add_place(b, options, "|");
+        add_zero_width(b, options, "|");
         ++at_;
       } else if (c == '(') {
         group(b, options, closing, depth);
@@ -119,7 +119,7 @@ class Translator : ClassReader {
         add_atom(b, options, options.point_is_all ? kAnyCharacter : ".");
       } else if (c == '^' || c == '$') {
         ++at_;
-        add_place(b, options, c == '^' ? kLineBegin : kLineClose);
+        add_zero_width(b, options, c == '^' ? kLineBegin : kLineClose);
       } else if (!quantifier(b, options)) {
         Literal literal = take_character();
         if (c == '{' || c == '}' || c == ']') literal.text.insert(0, 1, '\\');
@@ -130,7 +130,7 @@ class Translator : ClassReader {
     return b.out + closing;
   }
 
-  /// * + ? {n} {n,} {,n} {n,m}, each perhaps with ? or +. False where there is none.
+  /// * + ? {n} {n,} {,n} {n,m}, each perhaps with ? or +. False if there is none.
   bool quantifier(Branch& b, const Options& options) {
     std::string text;
     bool is_exact = false, is_interval = false, is_possessive = false;
@@ -163,9 +163,9 @@ class Translator : ClassReader {
       return false;
     }
     ++at_;
-    if (!b.run.empty()) {
-      Literal last = std::move(b.run.back());
-      b.run.pop_back();
+    if (!b.literals.empty()) {
+      Literal last = std::move(b.literals.back());
+      b.literals.pop_back();
       add_atom(b, options, last.text);
     }
     if (b.atom == kNowhere) refuse_pattern(text, "nothing before it can be repeated");
@@ -194,7 +194,7 @@ class Translator : ClassReader {
       if (!take(look)) continue;
       const std::string inner = branches(options, depth + 1);
       close_group(look);
-      return add_place(b, options, str(look, inner, ')'));
+      return add_zero_width(b, options, str(look, inner, ')'));
     }
     if (take("(?#")) {
       while (!at_end() && !next_is(")")) at_ += next_is("\\") && rest().size() > 1 ? 2 : 1;
@@ -251,7 +251,7 @@ class Translator : ClassReader {
     add_atom(b, options, str("(?(", number, ')', inner, ')'));
   }
 
-  /// Of a group that has begun, by its name or number; 0: there is none.
+  /// The number of an earlier group, by its name or number; 0: there is none.
   int group_number(std::string_view name) const {
     if (const auto found = names_.find(std::string(name)); found != names_.end()) return found->second;
     if (name.empty() || name.size() > 3 || !std::ranges::all_of(name, is_digit) || !names_.empty() || has_names_)
@@ -287,12 +287,12 @@ class Translator : ClassReader {
       return add_atom(b, options, str(opening, inner, ')'));
     }
     close_group(pattern_.substr(begin, 3));
-    add_place(b, options, opening);
+    add_zero_width(b, options, opening);
     closing += ')';
     options = inside;
   }
 
-  /// What is no character, outside brackets.
+  /// An escape that is no character, outside brackets.
   void escape(Branch& b, const Options& options) {
     if (std::optional<Literal> literal = escaped_character(Within::pattern))
       return add_literal(b, options, std::move(*literal));
@@ -307,24 +307,24 @@ class Translator : ClassReader {
       const CharacterSet set = escaped_set();
       const bool has_latin = set.in_case == CharacterSet::Case::word;
       const std::string text = str(set.is_negative ? "[^" : "[", set.items, has_latin ? kLatinWords : "", ']');
-      // Without case too, it is the set that its name says.
+      // Without case it is the same set.
       return add_atom(b, options,
                       options.any_case && set.in_case != CharacterSet::Case::none ? str("(?-i:", text, ')') : text);
     }
     const std::string word = str('[', word_items(), kLatinWords, ']');
     switch (c) {
       case 'b':
-        add_place(b, options, str("(?-i:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word, "))"));
+        add_zero_width(b, options, str("(?-i:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word, "))"));
         break;
       case 'B':
-        add_place(b, options, str("(?-i:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word, "))"));
+        add_zero_width(b, options, str("(?-i:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word, "))"));
         break;
       case 'A':
       case 'z':
       case 'Z':
       case 'G':
       case 'K':
-        add_place(b, options, rest().substr(0, 2));
+        add_zero_width(b, options, rest().substr(0, 2));
         break;
       case 'R':
         add_atom(b, options, kLineEnd);
@@ -366,7 +366,7 @@ class Translator : ClassReader {
     const std::string name(rest().substr(0, size));
     if (size == rest().size()) refuse_pattern(str("\\k<", name), "no > closes it");
     const int number = group_number(name);
-    if (number == 0) refuse_pattern(str("\\k<", name, '>'), "no group before it is called so");
+    if (number == 0) refuse_pattern(str("\\k<", name, '>'), "no group before it has this name");
     at_ += size + 1;
     add_atom(b, options, str("\\g{", number, '}'));
   }

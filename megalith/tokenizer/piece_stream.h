@@ -10,26 +10,26 @@
 
 namespace megalith::tokenizer {
 
-/// The pieces of a text that comes in parts: those of PreTokenizer::pieces(). Holds what is not decided: where a match
-/// could end otherwise with more text, and what lookbehinds may see.
+/// The pieces of PreTokenizer::pieces() for a text that comes in parts. It holds text that is not decided: where a
+/// match could end elsewhere with more text, and what lookbehinds may read.
 ///
-/// PCRE2 matches partially (PCRE2_PARTIAL_HARD): a match that reaches the end of what is there, by a look too, is not
-/// one yet, and is tried again with more text. Each other match is that of the whole text. Of several rules, each reads
-/// the pieces of the one before, which may be as long as the text, in parts too.
+/// PCRE2 matches partially (PCRE2_PARTIAL_HARD). A match that reaches the end of the available text, also by a
+/// lookahead, is not final; it is tried again with more text. Every other match is that of the whole text. Each rule
+/// reads the pieces of the previous rule, which may be as long as the text, in parts too.
 class PieceStream {
  public:
-  /// The owner, of which can_stream() holds, outlives it.
+  /// The owner must outlive it, and its can_stream() must be true.
   explicit PieceStream(const PreTokenizer& owner) : owner_(owner), match_(owner) {
     for (const PreTokenizer::Stage& stage : owner.stages_) levels_.emplace_back(stage);
   }
 
-  /// Calls use(piece) for each that is decided, in order. `part` is well-formed UTF-8. `ends`: of the last part, with
-  /// which all are. The next part begins another text.
+  /// Calls use(piece) for each decided piece, in order. `part` must be UTF-8. `ends` marks the last part, with which
+  /// all pieces are decided. The next part begins another text.
   template <class Use>
   void push(std::string_view part, bool ends, const Use& use) {
     push_to(0, part, ends, use);
   }
-  /// Of text that is kept for the parts to come.
+  /// The size of the text that is kept for the next parts.
   std::size_t held_bytes() const {
     std::size_t bytes = 0;
     for (const Level& level : levels_) bytes += level.text.size();
@@ -37,15 +37,15 @@ class PieceStream {
   }
 
  private:
-  /// One rule. Places are bytes of its subject.
+  /// One rule. Positions are bytes of its subject.
   struct Level {
     explicit Level(const PreTokenizer::Stage& stage) : joiner(stage) {}
-    std::string text;  // of the subject, from `base` on
+    std::string text;  // the subject from `base` on
     std::size_t base = 0;
-    std::size_t begin = 0;   // of what is in no match
+    std::size_t begin = 0;   // where the text begins that is in no match yet
     std::size_t from = 0;    // where the next match may begin
-    std::size_t passed = 0;  // the open piece is passed on to here
-    std::size_t enough = 0;  // the subject's size at which the open match is tried again
+    std::size_t passed = 0;  // the open piece is passed on up to here
+    std::size_t enough = 0;  // the size of the subject at which the open match is tried again
     bool has_match = false;
     bool has_gap = false;  // the joiner has the text at `begin`
     PreTokenizer::Joiner joiner;
@@ -90,7 +90,7 @@ class PieceStream {
     level.has_gap = true;
   }
 
-  /// As far as the text that is there decides. The loop of PreTokenizer::cut().
+  /// The loop of PreTokenizer::cut(), as far as the available text decides.
   template <class Emit>
   void match(std::size_t stage, bool ends, const Emit& emit) {
     Level& level = levels_[stage];
@@ -103,7 +103,7 @@ class PieceStream {
       found.last += level.base;
       if (!found.is_match) {
         if (ends) return;
-        level.from = found.first;  // none begins before it
+        level.from = found.first;  // no match begins before it
         if (level.from > level.begin) add_gap(level, level.from, emit);
         // A match of n bytes is tried log n times.
         if (found.is_open) level.enough = size(level) + (size(level) - level.from) / 2;
@@ -121,7 +121,7 @@ class PieceStream {
     }
   }
 
-  /// Drops the text that nothing looks at any more.
+  /// Drops the text that is not needed any more.
   void forget(std::size_t stage) {
     Level& level = levels_[stage];
     std::size_t seen = std::min(level.from, size(level)) - level.base;
@@ -130,14 +130,14 @@ class PieceStream {
       while (seen > 0 && (static_cast<unsigned char>(level.text[seen]) & 0xC0) == 0x80);
     const std::size_t open = std::max(level.passed, level.joiner.begin()) - level.base;
     const std::size_t done = std::min(seen, open);
-    if (done < level.text.size() - done) return;  // to move the rest would take longer than what is gained
+    if (done < level.text.size() - done) return;  // moving the rest would cost more than it frees
     level.text.erase(0, done);
     level.base += done;
   }
 
   void reset(std::size_t stage) {
     Level fresh(owner_.stages_[stage]);
-    fresh.text = std::move(levels_[stage].text);  // its memory
+    fresh.text = std::move(levels_[stage].text);  // keeps its memory
     fresh.text.clear();
     levels_[stage] = std::move(fresh);
   }

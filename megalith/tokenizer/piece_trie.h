@@ -6,11 +6,11 @@
 
 namespace megalith::tokenizer {
 
-/// Finds the longest token that a text begins with: a trie, as a hash table of (node, byte).
+/// Finds the longest token at the beginning of a text. A trie, stored as a hash table of (node, byte).
 class PieceTrie {
  public:
   void insert(std::uint32_t root, std::string_view token, std::int32_t id);
-  /// Its id and bytes; id < 0 where there is none.
+  /// Its id and number of bytes; id < 0: there is none.
   struct Found {
     std::int32_t id = -1;
     std::size_t size = 0;
@@ -30,7 +30,7 @@ class PieceTrie {
 
   std::vector<Edge> edges_ = std::vector<Edge>(64);  // a power of two, at most half full
   std::size_t num_edges_ = 0;
-  std::vector<std::int32_t> ids_ = {-1, -1};  // of each node
+  std::vector<std::int32_t> ids_ = {-1, -1};  // by node
 };
 
 }  // namespace megalith::tokenizer

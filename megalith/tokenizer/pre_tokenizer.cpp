@@ -15,7 +15,7 @@
 namespace megalith::tokenizer {
 namespace {
 
-// Of one match: about 0.1 s, and what the interpreter may take where a match is too long for the JIT's stack.
+// Limits of one match: about 0.1 s, and the memory of the interpreter if a match is too long for the JIT's stack.
 constexpr std::uint32_t kMaxSteps = 10'000'000;
 constexpr std::uint32_t kMaxMemoryKib = 1 << 20;
 
@@ -25,7 +25,7 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-/// A compiled pattern. Anchored where every character begins some piece: then the pieces follow each other without
+/// A compiled pattern. It is anchored if every character begins some piece: then the pieces follow each other without
 /// gaps.
 std::shared_ptr<void> compile(const CompiledRule& rule) {
   int error = 0;
@@ -33,18 +33,19 @@ std::shared_ptr<void> compile(const CompiledRule& rule) {
   const std::shared_ptr<pcre2_compile_context> context(pcre2_compile_context_create(nullptr),
                                                        pcre2_compile_context_free);
   if (!context) throw std::bad_alloc();
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // what a point does not match
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // the one character that a point does not match
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(rule.pcre2.data()), rule.pcre2.size(),
                                    PCRE2_UTF | (rule.covers_all ? PCRE2_ANCHORED : 0), &error, &offset, context.get());
   if (code == nullptr) throw InputError(str("must be a pattern that PCRE2 takes: ", pcre2_message(error)));
   const std::shared_ptr<void> owner(code, [](void* p) { pcre2_code_free(static_cast<pcre2_code*>(p)); });
-  pcre2_jit_compile(code,
-                    PCRE2_JIT_COMPLETE |
-                        PCRE2_JIT_PARTIAL_HARD);  // where there is no JIT, pcre2_match interprets: same pieces, slower
+  pcre2_jit_compile(
+      code,
+      PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);  // without JIT pcre2_match interprets: the same pieces, slower
   return owner;
 }
 
-/// Whether the pattern (in PCRE2's syntax) holds \G or \K: where a match begins is then not where it was looked for.
+/// Whether the pattern (in PCRE2's syntax) has \G or \K: then a match may begin elsewhere than at the start of the
+/// search.
 bool moves_begin(std::string_view pattern) {
   for (std::size_t i = 0; i + 1 < pattern.size(); ++i) {
     if (pattern[i] != '\\') continue;
@@ -54,8 +55,8 @@ bool moves_begin(std::string_view pattern) {
   return false;
 }
 
-/// PCRE2 tells how far the longest lookbehind goes; lookbehinds in each other add up. ^, which is none, sees one
-/// character more, and one character tells \A that it is not at the begin.
+/// PCRE2 returns the length of the longest lookbehind; nested lookbehinds add up. ^ is no lookbehind but reads one
+/// character more. One character also shows \A that it is not at the beginning.
 std::size_t look_back_of(const pcre2_code* code, std::string_view pattern) {
   std::uint32_t longest = 0;
   pcre2_pattern_info(code, PCRE2_INFO_MAXLOOKBEHIND, &longest);
@@ -75,7 +76,7 @@ PreTokenizer::PreTokenizer(const std::vector<SplitRule>& rules) {
     const std::size_t look_back = look_back_of(static_cast<const pcre2_code*>(code.get()), compiled.pcre2);
     stages_.push_back({std::move(code), rule.behavior, rule.invert, matches_empty != 0, look_back});
     if (moves_begin(compiled.pcre2)) can_stream_ = false;
-    // `blanks` is the narrower of two; `nowhere` of all.
+    // `blanks` is the narrower of the two, and `nowhere` the narrowest.
     if (cut_ == CompiledRule::Cut::white_space || compiled.cut == CompiledRule::Cut::nowhere) cut_ = compiled.cut;
   }
   if (stages_.empty()) {  // the text is one piece
@@ -85,8 +86,8 @@ PreTokenizer::PreTokenizer(const std::vector<SplitRule>& rules) {
 }
 
 bool PreTokenizer::is_cut(std::string_view text, std::size_t p) const {
-  // Before white space that follows something else: a piece always ends there, whatever comes behind, and the next
-  // piece depends on what follows only. ASCII white space is enough to find such a place in real text.
+  // Before white space after another character. A piece always ends there, whatever follows, and the next piece
+  // depends only on what follows. ASCII white space is enough to find such a place in real text.
   const char c = text[p];
   const bool is_blank = c == ' ' || c == '\t';
   const bool is_place = cut_ == CompiledRule::Cut::white_space ? is_blank || (c >= '\n' && c <= '\r')
@@ -103,7 +104,7 @@ std::size_t PreTokenizer::next_cut(std::string_view text, std::size_t from) cons
 }
 
 std::string PreTokenizer::unicode_version() {
-  std::array<PCRE2_UCHAR, 64> text{};  // the library asks for 24
+  std::array<PCRE2_UCHAR, 64> text{};  // the library needs 24
   pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text.data());
   return reinterpret_cast<const char*>(text.data());
 }

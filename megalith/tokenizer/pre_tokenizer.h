@@ -10,10 +10,10 @@
 
 namespace megalith::tokenizer {
 
-/// Cuts text into the pieces within which BPE merges: by one rule after another, each within the pieces of the one
-/// before. GPT-2's are contractions, letters, digits or other marks, each with one leading space, and white space, of
-/// which the last character stays with the word that follows.
-/// The compiled patterns are shared by all threads; each brings its own Match.
+/// Cuts text into the pieces within which BPE merges. Rules are applied one after another, each within the pieces of
+/// the previous one. GPT-2's pieces are contractions, letters, digits or other marks, each with at most one leading
+/// space, and white space. The last character of white space stays with the word that follows.
+/// All threads share the compiled patterns; each thread has its own Match.
 class PreTokenizer {
  public:
   class Match {
@@ -26,12 +26,12 @@ class PreTokenizer {
     std::shared_ptr<void> context_;  // its limits
   };
 
-  /// Throws InputError with the rule that a pattern breaks, alone.
+  /// Throws InputError, whose text is the rule that a pattern breaks.
   explicit PreTokenizer(const std::vector<SplitRule>& rules = {gpt2_split()});
-  /// Of the library that knows which characters are letters and digits: "14.0.0".
+  /// The Unicode version of the library that classes letters and digits: "14.0.0".
   static std::string unicode_version();
 
-  /// Calls use(piece) for each, in order. `text` is well-formed UTF-8. Throws InputError where a pattern tries too many
+  /// Calls use(piece) for each piece, in order. `text` must be UTF-8. Throws InputError if a pattern tries too many
   /// ways to match.
   template <class Use>
   void pieces(std::string_view text, Match& match, const Use& use) const {
@@ -40,11 +40,11 @@ class PreTokenizer {
 
   /// Whether `text` can be cut at p, 0 < p < size, without changing the pieces on either side.
   bool is_cut(std::string_view text, std::size_t p) const;
-  /// The first such place at or behind `from`, else text.size().
+  /// The first such place >= from, else text.size().
   std::size_t next_cut(std::string_view text, std::size_t from) const;
-  /// Whether is_cut() knows any place.
+  /// Whether is_cut() is true anywhere.
   bool knows_cuts() const { return cut_ != CompiledRule::Cut::nowhere; }
-  /// Whether PieceStream gives the pieces of a text that comes in parts.
+  /// Whether PieceStream can cut a text that comes in parts.
   bool can_stream() const { return can_stream_; }
 
  private:
@@ -54,22 +54,22 @@ class PreTokenizer {
     SplitRule::Behavior behavior;
     bool invert;
     bool matches_empty;     // it may match no characters, at the end of the text too
-    std::size_t look_back;  // characters before the place where a match may begin that it can depend on
+    std::size_t look_back;  // a match may depend on so many characters before its beginning
   };
   struct Found {
     std::size_t first, last;
     bool is_match;
-    bool is_open = false;  // what follows the text decides about a match that would begin at `first`
+    bool is_open = false;  // the text that follows decides whether a match begins at `first`
   };
-  /// The first match at or behind `begin`. `ends`: nothing follows the text. `before`: bytes of the subject before it.
+  /// The first match from `begin` on. `ends`: nothing follows the text. `before`: bytes of the subject before the text.
   Found find(std::size_t stage, std::string_view text, std::size_t begin, Match& match, bool ends = true,
              std::size_t before = 0) const;
 
-  /// Joins matches and what is between them to pieces, as a rule's behavior says. They come in order.
+  /// Joins matches and the text between them to pieces, by the behavior of the rule. They come in order.
   class Joiner {
    public:
     explicit Joiner(const Stage& stage) : behavior_(stage.behavior), invert_(stage.invert) {}
-    /// Calls emit(begin, end) for the piece that this one ends.
+    /// Calls emit(begin, end) for the piece that ends here.
     template <class Emit>
     void add(std::size_t begin, std::size_t end, bool is_match, const Emit& emit) {
       is_match = is_match != invert_;
@@ -95,7 +95,7 @@ class PreTokenizer {
       was_match_ = is_match;
       extend(end);
     }
-    /// What was added last goes on.
+    /// Extends the last part.
     void extend(std::size_t end) {
       end_ = end;
       if (behavior_ == SplitRule::Behavior::removed && was_match_) begin_ = end;
@@ -104,7 +104,7 @@ class PreTokenizer {
     void finish(const Emit& emit) const {
       if (end_ > begin_) emit(begin_, end_);
     }
-    /// Of the piece that may grow.
+    /// The range of the open piece.
     std::size_t begin() const { return begin_; }
     std::size_t end() const { return end_; }
 
@@ -122,13 +122,13 @@ class PreTokenizer {
       cut(text.substr(begin, end - begin), stage + 1, match, use);
     };
     Joiner joiner(stages_[stage]);
-    std::size_t begin = 0, from = 0;  // of what is in no piece yet, and where the next match may begin
+    std::size_t begin = 0, from = 0;  // where the text begins that is in no piece yet; where the next match may begin
     bool has_match = false;
     while (from < text.size() || (stages_[stage].matches_empty && from == text.size() && from > 0)) {
       const Found found = find(stage, text, from, match);
       if (!found.is_match) break;
       if (found.first == found.last && has_match && found.last == begin) {
-        // Nothing, right behind a match: the tokenizers library looks again, a character further on.
+        // An empty match right after a match: the tokenizers library searches again one character later.
         from += from == text.size() ? 1 : utf8_front(text.substr(from)).length;
         continue;
       }

@@ -6,8 +6,8 @@
 
 namespace megalith::tokenizer {
 
-/// Working memory of calls that may come from any number of threads: each borrows one Scratch, and there are as many as
-/// there were calls at a time.
+/// Working memory for calls from any number of threads. Each call borrows one Scratch, so there are as many as there
+/// were concurrent calls.
 template <class Scratch>
 class ScratchPool {
  public:
@@ -28,7 +28,7 @@ class ScratchPool {
     std::unique_ptr<Scratch> scratch_;
   };
 
-  /// make() gives a std::unique_ptr<Scratch>, called where none is free.
+  /// make() returns a std::unique_ptr<Scratch>. It is called if none is free.
   template <class Make>
   Borrowed borrow(const Make& make) {
     {

@@ -74,7 +74,7 @@ class SentencePiece final : public Tokenizer {
     return std::nullopt;
   }
   std::vector<std::int32_t> added_tokens() const override {
-    // The library's interface does not tell which pieces are user-defined. Its trainer writes them before the bytes.
+    // The library does not return which pieces are user-defined. Its trainer writes them before the bytes.
     int first_byte = 0;
     while (first_byte < model_.GetPieceSize() && !model_.IsByte(first_byte)) ++first_byte;
     const bool has_bytes = first_byte < model_.GetPieceSize();
@@ -108,11 +108,11 @@ class SentencePiece final : public Tokenizer {
 
 constexpr std::size_t kLongestSentence = 4096;
 
-/// Lines, the long ones cut behind a space, or at a character where there is none.
+/// Adds the lines of a text. Long ones are cut at a space, or between characters if there is none.
 void add_sentences(std::string_view text, WordCounts& sentences) {
   while (!text.empty()) {
     std::size_t size = text.substr(0, kLongestSentence).find('\n');
-    std::size_t behind = size + 1;
+    std::size_t after = size + 1;
     if (size == std::string_view::npos) {
       size = std::min(text.size(), kLongestSentence);
       if (size < text.size()) {
@@ -120,19 +120,19 @@ void add_sentences(std::string_view text, WordCounts& sentences) {
         if (space != std::string_view::npos && space > 0) size = space;
         while (size > 1 && (text[size] & 0xC0) == 0x80) --size;
       }
-      behind = size;
+      after = size;
     }
     if (size > 0) sentences.add(text.substr(0, size));
-    text.remove_prefix(std::min(behind, text.size()));
+    text.remove_prefix(std::min(after, text.size()));
   }
 }
 
-/// A line ends there.
+/// Where the line ends.
 std::size_t next_line_end(std::string_view text, std::size_t from) {
   return std::min(text.find('\n', from == 0 ? 1 : from), text.size());
 }
 
-/// Hands the library each sentence as often as it was counted.
+/// Returns each sentence to the library as often as it was counted.
 class Sentences final : public sentencepiece::SentenceIterator {
  public:
   explicit Sentences(const WordCounts& counts) : counts_(counts) { set_value(); }

@@ -5,15 +5,15 @@
 #include "megalith/tokenizer/tokenizer.h"
 #include "megalith/tokenizer/tokenizer_trainer.h"
 
-// Both functions are the sentencepiece library's work. A program built without it has them too: they throw ConfigError
-// with what to install.
+// load and train call the sentencepiece library. In a program that was built without it they throw ConfigError, which
+// names what to install.
 namespace megalith::tokenizer {
 
-/// vocab_dir/tokenizer.model, else the one file *.model in that folder. Throws InputError where there is none.
+/// vocab_dir/tokenizer.model, else the only file *.model in that folder. Throws InputError if there is none.
 io::Path sentencepiece_path(io::Fs& fs, const io::Path& vocab_dir);
 
-/// A model with unigram or BPE pieces. Its text is one piece to cut for threads: no place is known where its ids would
-/// not change. Throws InputError naming the file.
+/// A model with unigram or BPE pieces. Its text is never cut for threads: no place is known where cutting keeps the
+/// ids. Throws InputError naming the file.
 std::shared_ptr<const Tokenizer> load_sentencepiece(io::Fs& fs, const io::Path& vocab_dir);
 
 /// tokenizer.model with byte fallback, <unk> <s> </s> <pad> first. A sentence is a line, cut at spaces to 4,096 bytes.

@@ -1,7 +1,7 @@
 #include "megalith/base/error.h"
 #include "megalith/tokenizer/sentencepiece.h"
 
-// Built in where the sentencepiece library is not.
+// Compiled if the sentencepiece library is missing.
 namespace megalith::tokenizer {
 namespace {
 

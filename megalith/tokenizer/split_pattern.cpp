@@ -14,9 +14,9 @@ using Cut = CompiledRule::Cut;
 // The pattern of Radford et al. 2019 (released with GPT-2), which reads
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 // with three changes that match the same pieces:
-// - \s is spelt out.
+// - \s is written out.
 // - Letters come first: no contraction begins with one.
-// - Quantifiers that can never give anything back are possessive, and ASCII letters are tried before the property
+// - Quantifiers that never backtrack are possessive, and ASCII letters are tried before the property
 //   table: 144 against 110 MB/s on English text (pieces alone, one x86-64 core).
 std::string fast_gpt2() {
   const std::string letters = property_class("L").items, numbers = property_class("N").items;
@@ -26,7 +26,7 @@ std::string fast_gpt2() {
          "]+";
 }
 
-/// Patterns of models that are widely used, of which more is known than their text says.
+/// Patterns of widely used models, with properties that are not derived from their text.
 struct KnownPattern {
   std::string_view spelling;
   std::string (*faster)();  // a pattern with the same pieces; null: there is none
@@ -36,7 +36,7 @@ constexpr std::string_view kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+|
 constexpr KnownPattern kKnownPatterns[] = {
     {kGpt2, fast_gpt2, Cut::white_space},
     {R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", fast_gpt2, Cut::white_space},
-    // GPT-4 and Llama 3; Qwen 2. A mark takes the line ends behind it.
+    // GPT-4 and Llama 3; Qwen 2. A mark takes the line ends after it.
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      nullptr, Cut::blanks},
     {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",

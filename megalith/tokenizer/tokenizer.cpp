@@ -30,7 +30,7 @@ class ByteTokenizer final : public Tokenizer {
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   }
   std::size_t next_cut(std::string_view text, std::size_t from) const override {
-    // Any place would do for the ids, but repair_utf8 looks at pieces one by one: none ends inside a character.
+    // Any place keeps the ids. But repair_utf8 reads pieces one by one, so none may end inside a character.
     std::size_t p = std::min(from, text.size());
     while (p < text.size() && (text[p] & 0xC0) == 0x80) ++p;
     return p;
@@ -52,7 +52,7 @@ std::string_view checked_bytes(const Tokenizer& tokenizer, std::int32_t id, std:
   return tokenizer.token_bytes(id);
 }
 
-/// Throws ConfigError for an unknown name, and for one that has files where no folder is given.
+/// Throws ConfigError for an unknown name, and if a tokenizer with files has no folder.
 void require_known(std::string_view name, const io::Path& vocab_dir) {
   if (std::ranges::find(kNames, name) == kNames.end()) {
     const std::string_view near = nearest(name, kNames);

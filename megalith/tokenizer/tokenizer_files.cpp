@@ -32,7 +32,7 @@ ordered_json byte_level_bpe_json(ByteLevelCut cut, const BpeParts& parts) {
                         {"end_of_word_suffix", nullptr},
                         {"fuse_unk", false},
                         {"byte_fallback", false}};
-  if (is_cut) model["ignore_merges"] = false;  // older versions of the library do not know it: where it may matter only
+  if (is_cut) model["ignore_merges"] = false;  // only where it matters: older versions of the library do not know it
   model["vocab"] = parts.vocab;
   model["merges"] = parts.merges;
   return {{"version", "1.0"},
@@ -48,7 +48,7 @@ ordered_json byte_level_bpe_json(ByteLevelCut cut, const BpeParts& parts) {
 
 namespace {
 
-/// "[CLS] text [SEP]", and of two texts "[CLS] text [SEP] text [SEP]".
+/// "[CLS] text [SEP]", and for two texts "[CLS] text [SEP] text [SEP]".
 ordered_json cls_and_sep(std::span<const std::string> tokens) {
   const auto found = [&](std::string_view token) { return std::ranges::find(tokens, token); };
   if (found("[CLS]") == tokens.end() || found("[SEP]") == tokens.end()) return nullptr;

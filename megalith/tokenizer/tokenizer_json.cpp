@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A value of the file, and its path: what errors name.
+/// A value of the file, and its path for errors.
 struct Member {
   const io::Path& file;
   std::string path;
@@ -36,7 +36,7 @@ struct Member {
     for (std::size_t i = 0; i < value.size(); ++i) f(Member{file, str(path, '[', i, ']'), value[i]});
   }
   bool is_null() const { return value.is_null(); }
-  /// Refuses members of other names: they may change ids in a way that this program does not know.
+  /// Refuses members of other names: they may change ids.
   void has_only(std::initializer_list<std::string_view> known) const {
     if (!value.is_object()) refuse("must be an object");
     for (const auto& [key, member] : value.items()) {
@@ -46,7 +46,7 @@ struct Member {
       at(key).refuse(str("this program does not know what it does to ids; members are ", names));
     }
   }
-  /// True or false; where it is missing or null, `otherwise`.
+  /// True or false; `otherwise` if it is missing or null.
   bool flag(bool otherwise) const {
     if (is_null()) return otherwise;
     if (!value.is_boolean()) refuse("must be true or false");
@@ -80,7 +80,7 @@ void check_neutral(const Member& parent, const std::vector<Neutral>& neutrals) {
   }
 }
 
-/// The last step of the library's: it may move offsets, and add tokens where they are asked for.
+/// The last step of the library. It may move offsets, and add tokens on request.
 void check_post_processor(const Member& processor) {
   if (processor.is_null()) return;
   const Member type = processor.at("type");
@@ -96,7 +96,7 @@ void check_post_processor(const Member& processor) {
   type.refuse("must be ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing or a Sequence of them");
 }
 
-/// What is the same for every kind of model.
+/// Checks the members that all kinds of models have.
 void check_root(const Member& root) {
   root.has_only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                  "decoder", "model"});
@@ -104,7 +104,7 @@ void check_root(const Member& root) {
   check_neutral(
       root, {{"truncation", nullptr, "must be null: it cuts the ids of a text off, and no command does; edit the file"},
              {"padding", nullptr, "must be null: it adds ids to a text, and no command does; edit the file"}});
-  // It makes no ids.
+  // It does not change ids.
   if (!root.at("decoder").is_null() && !root.at("decoder").value.is_object())
     root.at("decoder").refuse("must be an object");
   check_post_processor(root.at("post_processor"));
@@ -162,7 +162,7 @@ SplitRule read_split(const Member& split) {
   return rule;
 }
 
-/// Splits, and ByteLevel behind them.
+/// Splits, and ByteLevel after them.
 void read_bpe_pre_tokenizer(const Member& pre, TokenizerJson& out) {
   const auto read_byte_level = [&](const Member& step) {
     step.has_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
@@ -177,7 +177,7 @@ void read_bpe_pre_tokenizer(const Member& pre, TokenizerJson& out) {
   bool is_last = false;
   pre.at("pretokenizers").each([&](const Member& step) {
     const Member type = step.at("type");
-    if (is_last) type.refuse("must not be behind ByteLevel");
+    if (is_last) type.refuse("must not follow ByteLevel");
     if (type.is("ByteLevel")) {
       is_last = true;
       read_byte_level(step);
@@ -190,7 +190,7 @@ void read_bpe_pre_tokenizer(const Member& pre, TokenizerJson& out) {
       type.refuse("must be Split, Digits or ByteLevel");
     }
   });
-  if (!is_last) pre.at("pretokenizers").refuse("must end with ByteLevel: the tokens are spelt in its characters");
+  if (!is_last) pre.at("pretokenizers").refuse("must end with ByteLevel: the tokens are written in its characters");
 }
 
 /// The vocabulary's tokens and the added ones.
@@ -222,7 +222,7 @@ void read_tokens(const Member& root, TokenizerJson& out) {
   }
 }
 
-/// The tree that a file holds.
+/// The JSON of a file.
 json read_tree(io::Fs& fs, const io::Path& file) {
   const io::MappedFile mapped = fs.map(file);
   json tree = io::read_json(mapped.text(), {.name = file.string()});
@@ -285,7 +285,7 @@ WordPieceVocabulary read_wordpiece_json(io::Fs& fs, const io::Path& file) {
   if (!model.at("continuing_subword_prefix").value.is_null())
     vocabulary.continuation = model.at("continuing_subword_prefix").text();
   if (!model.at("max_input_chars_per_word").value.is_null())
-    vocabulary.most_characters = model.at("max_input_chars_per_word").id();
+    vocabulary.max_characters = model.at("max_input_chars_per_word").id();
 
   TokenizerJson found;
   read_tokens(root, found);

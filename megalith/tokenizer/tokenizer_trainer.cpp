@@ -88,12 +88,12 @@ TokenizerType tokenizer_type_named(std::string_view name) {
 
 void check(const TrainerOptions& options, Problems& problems) {
   const auto specials = static_cast<std::int64_t>(specials_of(options).size());
-  const std::int64_t least = options.type == TokenizerType::bpe         ? 256 + specials
-                             : options.type == TokenizerType::wordpiece ? specials + 2
-                                                                        : 8;
-  problems.require(options.vocab_size >= least && options.vocab_size <= (std::int64_t{1} << 24), "--vocab-size",
+  const std::int64_t min_size = options.type == TokenizerType::bpe         ? 256 + specials
+                                : options.type == TokenizerType::wordpiece ? specials + 2
+                                                                           : 8;
+  problems.require(options.vocab_size >= min_size && options.vocab_size <= (std::int64_t{1} << 24), "--vocab-size",
                    options.vocab_size,
-                   str("must be ", least, " to ", std::int64_t{1} << 24,
+                   str("must be ", min_size, " to ", std::int64_t{1} << 24,
                        options.type == TokenizerType::bpe ? ": 256 bytes and the special tokens come first" : ""));
   problems.require(options.memory_bytes >= (std::uint64_t{16} << 20), "--memory", options.memory_bytes,
                    "must be at least 16 MiB");
@@ -118,7 +118,7 @@ WordCounts count_words(const CountWords& count, const WordCutting& cutting, Trai
     report.occurrences += all[i].count;
     bytes += static_cast<Index>(all[i].text.size());
   }
-  constexpr Index kPerByte = 16;  // of symbols, three times while they grow
+  constexpr Index kPerByte = 16;  // symbols, three times while they grow
   require_memory(host_limits(), kPerByte * bytes, str("learning from ", bytes, " bytes of different words"),
                  "give the table of words less by --memory");
   if (all.size() == 0)
@@ -154,7 +154,7 @@ LearnedBpe learn_bpe(const WordCounts& words, const std::vector<std::string>& sp
 std::vector<std::string> learn_wordpiece(const WordCounts& words, const std::vector<std::string>& specials,
                                          const PairMerger::Options& options) {
   std::map<char32_t, std::uint64_t> counts;
-  std::set<char32_t> continuing;  // others need no token behind "##": merges have more room
+  std::set<char32_t> continuing;  // others need no token after "##", which leaves more for merges
   for (std::size_t i = 0; i < words.size(); ++i)
     for (std::size_t at = 0; at < words[i].text.size();) {
       const bool is_first = at == 0;

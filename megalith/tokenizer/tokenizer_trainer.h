@@ -17,10 +17,11 @@ TokenizerType tokenizer_type_named(std::string_view name);
 struct TrainerOptions {
   TokenizerType type = TokenizerType::bpe;
   std::int64_t vocab_size = 0;
-  std::uint64_t min_frequency = 2;                      ///< a rarer pair is not merged
-  std::vector<std::string> specials{};                  ///< besides those that the type needs
-  bool lowercase = false;                               ///< not of bpe
-  std::uint64_t memory_bytes = std::uint64_t{4} << 30;  ///< of the table of words; above it the rarest go
+  std::uint64_t min_frequency = 2;      ///< a rarer pair is not merged
+  std::vector<std::string> specials{};  ///< in addition to those that the type needs
+  bool lowercase = false;               ///< not for bpe
+  std::uint64_t memory_bytes = std::uint64_t{4}
+                               << 30;  ///< of the table of words; above it the rarest words are dropped
   /// Called by one thread at a time: bytes read of all, then tokens made of all.
   std::function<void(std::uint64_t done, std::uint64_t all, std::string_view unit)> progress{};
 };
@@ -31,11 +32,11 @@ void check(const TrainerOptions& options, Problems& out);
 struct TrainerFileCounts {
   std::string file;
   std::uint64_t documents = 0, stored_bytes = 0, text_bytes = 0;
-  double seconds = 0;  ///< from the last block of the file before to its own last block
+  double seconds = 0;  ///< from the last block of the previous file to its own last block
 };
 struct TrainerReport {
   std::uint64_t documents = 0, stored_bytes = 0, text_bytes = 0;
-  std::uint64_t words = 0, occurrences = 0;                  ///< different ones that were learned from, and all
+  std::uint64_t words = 0, occurrences = 0;                  ///< different words that were learned from; all words
   std::uint64_t dropped_words = 0, dropped_occurrences = 0;  ///< for lack of memory
   std::int64_t tokens = 0;
   std::uint64_t merges = 0;
@@ -48,11 +49,11 @@ struct TrainedFile {
   std::string name, text;
 };
 struct TrainedTokenizer {
-  std::vector<TrainedFile> files;  ///< what make_tokenizer() reads, and what other programs want
+  std::vector<TrainedFile> files;  ///< for make_tokenizer() and for other programs
   TrainerReport report;
 };
 
-/// Words of one text, cut for a type; one per thread.
+/// Cuts a text into words and counts them; one per thread.
 using WordCutter = std::function<void(std::string_view text, WordCounts& words)>;
 
 /// How texts are cut into words.
@@ -65,12 +66,12 @@ struct WordCutting {
 /// Reads all text and counts its words. Fills the documents, bytes and files of the report.
 using CountWords = std::function<WordCounts(const WordCutting& cutting, TrainerReport& report)>;
 
-/// Counts the words and fills the rest of what the report has of them. Throws InputError where there are none.
+/// Calls `count` and fills the words of the report. Throws InputError if there are none.
 WordCounts count_words(const CountWords& count, const WordCutting& cutting, TrainerReport& report);
 
 /// Learns a vocabulary from text, with settings that check() passes.
-///   bpe        vocab.json, merges.txt, tokenizer.json: GPT-2's way of cutting, the special tokens first, then the 256
-///              bytes, then the merges. The merges are those of tokenizers 0.23.3 with the same settings.
+///   bpe        vocab.json, merges.txt, tokenizer.json: GPT-2's way of cutting. The special tokens come first, then the
+///              256 bytes, then the merges. The merges are those of tokenizers 0.23.3 with the same settings.
 ///   wordpiece  vocab.txt, tokenizer.json: BERT's way of cutting, [PAD] [UNK] [CLS] [SEP] [MASK] first, then the
 ///              characters (the 1000 most frequent, and fewer where the vocabulary is small), then the merges.
 ///   sentencepiece-*  tokenizer.model, by the library.
@@ -79,7 +80,7 @@ TrainedTokenizer train_tokenizer(const TrainerOptions& options, const CountWords
 
 /// Learns from counted words.
 struct LearnedBpe {
-  std::vector<std::string> tokens;  ///< by id, spelt in the characters of byte-level BPE
+  std::vector<std::string> tokens;  ///< by id, in the characters of byte-level BPE
   std::vector<PairMerger::Merge> merges;
 };
 LearnedBpe learn_bpe(const WordCounts& words, const std::vector<std::string>& specials,

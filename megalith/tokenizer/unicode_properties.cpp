@@ -7,8 +7,8 @@
 namespace megalith::tokenizer {
 namespace {
 
-/// Characters of the properties of Unicode 16.0, which tokenizers 0.23.3 goes by, that PCRE2 10.42, of Unicode 14.0,
-/// does not know. It was asked about each of the 1,112,064 characters. (U+1171E, which was Mn, is Mc.)
+/// Characters of the properties of Unicode 16.0, which tokenizers 0.23.3 uses, that PCRE2 10.42 (Unicode 14.0) does
+/// not have. Each of the 1,112,064 characters was tried. (U+1171E, which was Mn, is Mc.)
 struct NewCharacters {
   std::string_view property;
   const char* ranges;
@@ -155,10 +155,10 @@ constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", 
                                             "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S", "Sm",
                                             "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "Cc", "Cf", "Co"};
 constexpr std::string_view kBinary[] = {"Alphabetic", "Uppercase", "Lowercase", "Emoji", "Extended_Pictographic"};
-/// All but Cn and Cs: no text has a surrogate.
+/// All except Cn and Cs: no text has a surrogate.
 constexpr std::string_view kAssigned = "L M N P S Z Cc Cf Co";
 
-/// In lower case, without what both libraries ignore.
+/// In lower case, without the characters that both libraries ignore.
 std::string plain(std::string_view name) {
   if (name == "L_") return "l_";
   std::string text;
@@ -168,13 +168,13 @@ std::string plain(std::string_view name) {
 }
 
 template <class List>
-std::string_view spelt_in(const List& list, std::string_view plain_name) {
+std::string_view listed_in(const List& list, std::string_view plain_name) {
   for (const std::string_view entry : list)
     if (plain(entry) == plain_name) return entry;
   return {};
 }
 
-/// Of one property by PCRE2's name: its own characters and the new ones.
+/// One property by PCRE2's name: its characters and the new ones.
 std::string with_new(std::string_view text, std::string_view name) {
   std::string items(text);
   for (const NewCharacters& more : kNewCharacters)
@@ -213,8 +213,8 @@ PropertyClass property_class(std::string_view name) {
     if (key == some.name) return {all_of(some.parts)};
   for (const Union& some : kLongNames)
     if (key == some.name) return {all_of(some.parts)};
-  if (const std::string_view category = spelt_in(kCategories, key); !category.empty()) return {all_of(category)};
-  if (const std::string_view binary = spelt_in(kBinary, key); !binary.empty()) return {all_of(binary)};
+  if (const std::string_view category = listed_in(kCategories, key); !category.empty()) return {all_of(category)};
+  if (const std::string_view binary = listed_in(kBinary, key); !binary.empty()) return {all_of(binary)};
   for (const Union& some : kShortNames)
     if (key == some.name) name = some.parts;
   // "Greek" is the script extension in PCRE2 10.40 and later, the script in Oniguruma. PCRE2 refuses unknown names.

@@ -18,8 +18,8 @@ struct CharacterRange {
   char32_t first, last;
 };
 
-// What utf8proc 2.8 (Unicode 15.0) orders, takes apart or puts together, and tokenizers 0.23.3 leaves where it is: it
-// was asked to normalise each character, alone and behind U+0345.
+// Characters that utf8proc 2.8 (Unicode 15.0) orders, decomposes or composes, and tokenizers 0.23.3 leaves. Each
+// character was normalised by both, alone and after U+0345.
 constexpr CharacterRange kLeftAlone[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
@@ -95,7 +95,7 @@ std::string_view composed(std::string_view text, std::string& out) {
       append_utf8(static_cast<char32_t>(part[static_cast<std::size_t>(i)]), out);
     part.clear();
   };
-  // utf8proc takes U+11A7, the place before the first final consonant of Hangul, for such a one, and drops it.
+  // utf8proc takes U+11A7, which precedes the first final consonant of Hangul, for one, and drops it.
   constexpr char32_t kBeforeFinals = 0x11A7;
   for (const char32_t c : characters) {
     if (is_left_alone(c) || c == kBeforeFinals) {

@@ -4,11 +4,10 @@
 
 namespace megalith::tokenizer {
 
-// Unicode's canonical forms as the tokenizers library computes them. Its tables are of Unicode 9.0; where those of
-// utf8proc know a character that its tables do not, that character stays as it is and nothing moves across it.
-// All texts are well-formed UTF-8.
+// Unicode's canonical forms as the tokenizers library computes them. Its tables are of Unicode 9.0. A character that
+// only the tables of utf8proc have stays as it is, and nothing moves across it. All texts must be UTF-8.
 
-/// The character at `at`, which moves behind it.
+/// The character at `at`; moves `at` to the next one.
 inline char32_t next_character(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[at + i])); };
   const auto tail = [&](std::size_t i) { return byte(i) & 0x3F; };
@@ -31,19 +30,19 @@ inline char32_t next_character(std::string_view text, std::size_t& at) {
 
 void append_utf8(char32_t c, std::string& text);
 
-/// Appends the canonical decomposition (NFD) of one character; marks that follow are not put in order.
+/// Appends the canonical decomposition (NFD) of one character. Marks that follow are not sorted.
 void append_decomposed(char32_t c, std::u32string& out);
 
 /// Puts the marks of decomposed text in canonical order.
 void order_marks(std::u32string& text);
 
-/// Canonical composition (NFC), into `out`. Returns `text` itself where it is composed already, else a view of `out`.
+/// Canonical composition (NFC). Returns `text` itself if it is composed already, else a view of `out`.
 std::string_view composed(std::string_view text, std::string& out);
 
-/// The lower-case mapping of one character, as the Unicode 17 tables of Rust have it; two characters for U+0130.
+/// The lower-case mapping of one character by the Unicode 17 tables of Rust; two characters for U+0130.
 void append_lower(char32_t c, std::u32string& out);
 
-/// Of the tables that this program is linked with: "15.0.0".
+/// The version of the linked tables: "15.0.0".
 std::string unicode_tables_version();
 
 }  // namespace megalith::tokenizer

@@ -44,7 +44,7 @@ void WordCounts::add(std::string_view word, std::uint64_t count) {
   slots_[slot] = static_cast<std::uint32_t>(entries_.size());
   entries_.push_back({text_.size(), count, static_cast<std::uint32_t>(word.size()), hash});
   text_ += word;
-  if (bytes() > most_bytes_ || entries_.size() >= kNone - 1) drop_rarest();
+  if (bytes() > max_bytes_ || entries_.size() >= kNone - 1) drop_rarest();
   if (2 * entries_.size() > slots_.size()) rebuild(2 * slots_.size());
 }
 
@@ -63,9 +63,9 @@ void WordCounts::rebuild(std::size_t num_slots) {
   }
 }
 
-/// Leaves at most three quarters of the memory in use: words of one count go or stay together, the lowest first.
+/// Leaves at most three quarters of the memory in use. Words of one count are dropped together, the lowest first.
 void WordCounts::drop_rarest() {
-  const std::uint64_t wanted = most_bytes_ / 4 * 3;
+  const std::uint64_t wanted = max_bytes_ / 4 * 3;
   std::vector<std::uint64_t> counts;
   for (const Entry& entry : entries_) counts.push_back(entry.count);
   std::ranges::sort(counts);

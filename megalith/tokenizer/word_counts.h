@@ -6,8 +6,8 @@
 
 namespace megalith::tokenizer {
 
-/// Words and how often they occur, in the order in which they were first added. Bounded: where the table would take
-/// more than its memory, the rarest words go.
+/// Words and their counts, in the order in which they were first added. The memory is bounded: the rarest words are
+/// dropped when the table would exceed it.
 class WordCounts {
  public:
   struct Word {
@@ -16,8 +16,8 @@ class WordCounts {
   };
 
   WordCounts() : WordCounts(std::uint64_t{1} << 40) {}
-  /// At least 1 MiB.
-  explicit WordCounts(std::uint64_t most_bytes) : most_bytes_(most_bytes), slots_(1024, kNone) {}
+  /// `max_bytes` is at least 1 MiB.
+  explicit WordCounts(std::uint64_t max_bytes) : max_bytes_(max_bytes), slots_(1024, kNone) {}
 
   void add(std::string_view word, std::uint64_t count = 1);
   /// Adds those of `other` in their order.
@@ -32,7 +32,7 @@ class WordCounts {
     return {std::string_view(text_).substr(entry.begin, entry.size), entry.count};
   }
 
-  /// Words that went because of the memory, and their occurrences; a word that came again is counted again.
+  /// Words that were dropped for lack of memory, and their occurrences. A word that comes again is counted again.
   std::uint64_t dropped_words() const { return dropped_words_; }
   std::uint64_t dropped_occurrences() const { return dropped_occurrences_; }
 
@@ -46,7 +46,7 @@ class WordCounts {
   void drop_rarest();
   void rebuild(std::size_t num_slots);
 
-  std::uint64_t most_bytes_;
+  std::uint64_t max_bytes_;
   std::string text_;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> slots_;  // indices of entries_ by hash: a power of two, at most half full

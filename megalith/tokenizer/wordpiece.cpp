@@ -61,7 +61,7 @@ WordPiece::WordPiece(std::string name, const io::Path& file, WordPieceVocabulary
   const std::string& continuation = vocabulary_.continuation;
   const BertTextOptions& text = vocabulary_.text;
   content_hash_ = hash_combine(fnv1a("wordpiece"), fnv1a(continuation));
-  content_hash_ = hash_combine(content_hash_, vocabulary_.most_characters);
+  content_hash_ = hash_combine(content_hash_, vocabulary_.max_characters);
   for (const bool option : {text.clean_text, text.handle_chinese_chars, text.strip_accents, text.lowercase})
     content_hash_ = hash_combine(content_hash_, option ? 1 : 0);
   for (std::size_t i = 0; i < vocabulary_.tokens.size(); ++i) {
@@ -75,7 +75,7 @@ WordPiece::WordPiece(std::string name, const io::Path& file, WordPieceVocabulary
       shown_.push_back(token.substr(continuation.size()));
       trie_.insert(PieceTrie::kContinuation, shown_.back(), id);
     }
-    if (!token.empty()) trie_.insert(PieceTrie::kWord, token, id);  // "##" is also how a word may be spelt
+    if (!token.empty()) trie_.insert(PieceTrie::kWord, token, id);  // a word may also begin with "##"
   }
   if (unknown_ < 0)
     throw InputError(
@@ -91,20 +91,20 @@ bool WordPiece::starts_word(std::int32_t id) const {
 }
 
 std::optional<std::int32_t> WordPiece::special(Special which) const {
-  const auto spelt = [&](std::string_view token) -> std::optional<std::int32_t> {
+  const auto find = [&](std::string_view token) -> std::optional<std::int32_t> {
     const auto found = std::ranges::find(vocabulary_.tokens, token);
     if (found == vocabulary_.tokens.end()) return std::nullopt;
     return static_cast<std::int32_t>(found - vocabulary_.tokens.begin());
   };
   switch (which) {
     case Special::cls:
-      return spelt("[CLS]");
+      return find("[CLS]");
     case Special::sep:
-      return spelt("[SEP]");
+      return find("[SEP]");
     case Special::mask:
-      return spelt("[MASK]");
+      return find("[MASK]");
     case Special::pad:
-      return spelt("[PAD]");
+      return find("[PAD]");
     case Special::unk:
       return unknown_;
   }
@@ -121,8 +121,8 @@ void WordPiece::encode(std::string_view text, std::vector<std::int32_t>& ids) co
 
 void WordPiece::encode_word(std::string_view word, std::vector<std::int32_t>& ids) const {
   const auto begins_character = [](char c) { return (c & 0xC0) != 0x80; };
-  if (word.size() > vocabulary_.most_characters &&
-      static_cast<std::size_t>(std::ranges::count_if(word, begins_character)) > vocabulary_.most_characters)
+  if (word.size() > vocabulary_.max_characters &&
+      static_cast<std::size_t>(std::ranges::count_if(word, begins_character)) > vocabulary_.max_characters)
     return ids.push_back(unknown_);
   const std::size_t before = ids.size();
   std::uint32_t root = PieceTrie::kWord;

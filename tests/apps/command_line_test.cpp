@@ -48,7 +48,7 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
       {"megalith schedule --pp 4 --vpp 2 --microbatches 3", "error:"},
       {"megalith tokenize --tokenizer nosuch --text a", "nosuch"},
       {"megalith bench step --batch 1 --dp 2", "--batch = 1: must be a multiple of --dp = 2"},
-      {"megalith bench step --layers 1 --set model.preset=gpt2-124m", "--layers: model.preset = gpt2-124m says it"},
+      {"megalith bench step --layers 1 --set model.preset=gpt2-124m", "--layers: model.preset = gpt2-124m sets it"},
       {"megalith bench gemm --heads 0", "--heads"},
       {"megalith bench llama --heads 7", "--heads = 7: twice as many must divide --hidden = 768"},
       {"megalith bench moe --top-k 9", "--top-k = 9: must be at most --experts = 8"},

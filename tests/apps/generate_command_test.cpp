@@ -203,10 +203,10 @@ TEST_F(Generate, MistakesOnTheCommandLineEndWithCode64) {
       {"--prompt 'more than sixteen bytes'",
        "--prompt has 23 tokens: must have at most model.seq_len = 16; leave out its beginning"},
       {"--prompt a --prompts b", "excludes"},
-      {"--set model.seq_len=8", "model.seq_len = 8: is not for this command: the model is as its checkpoint says"},
+      {"--set model.seq_len=8", "model.seq_len = 8: is not for this command: the model is that of its checkpoint"},
       {"--set parallel.ep=2", "parallel.ep = 2: is for models with experts"},
       {"--set parallel.chunks=2",
-       "parallel.chunks = 2: is not for this command: the model is as its checkpoint says, and the "
+       "parallel.chunks = 2: is not for this command: the model is that of its checkpoint, and the "
        "grid's keys are parallel.tp, parallel.pp, parallel.ranks, parallel.ep, parallel.etp"},
       {"--set parallel.tp=3", "parallel.tp"},
       {"--set parallel.pp=5", "parallel.pp = 5: must be at most model.num_layers = 4 to generate"},

@@ -28,8 +28,8 @@ TEST(Blend, SpreadsEvenlyAndInOrder) {
     const Blend blend = blend_of(weights);
     std::vector<Index> given(weights.size());
     for (Index n = 0; n < 150000; ++n) {
-      const Blend::Place place = blend.at(n);
-      ASSERT_EQ(place.n, given[static_cast<std::size_t>(place.corpus)]++) << n;
+      const Blend::Draw draw = blend.at(n);
+      ASSERT_EQ(draw.n, given[static_cast<std::size_t>(draw.corpus)]++) << n;
       for (int c = 0; c < blend.size(); ++c) {
         const double wanted = static_cast<double>(blend.quota(c)) / 65536 * static_cast<double>(n + 1);
         ASSERT_LE(std::abs(static_cast<double>(given[static_cast<std::size_t>(c)]) - wanted), 16) << n;
@@ -38,7 +38,7 @@ TEST(Blend, SpreadsEvenlyAndInOrder) {
   }
 }
 
-TEST(Blend, OneCorpusGivesAll) { EXPECT_EQ(blend_of({7}).at(123456789), (Blend::Place{0, 123456789})); }
+TEST(Blend, OneCorpusGivesAll) { EXPECT_EQ(blend_of({7}).at(123456789), (Blend::Draw{0, 123456789})); }
 
 TEST(Blend, RefusesWeightsThatCannotBeMet) {
   EXPECT_THROW(blend_of({1, 0}), ConfigError);

@@ -232,7 +232,7 @@ const Change kChanges[] = {
          {"type": "Digits", "individual_digits": true}, {"type": "ByteLevel", "use_regex": false}]})",
      ""},
     {"/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "Digits"}]})",
-     R"(pre_tokenizer.pretokenizers[1].type = "Digits": must not be behind ByteLevel)"},
+     R"(pre_tokenizer.pretokenizers[1].type = "Digits": must not follow ByteLevel)"},
     {"/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [{"type": "Digits"}]})",
      R"(pre_tokenizer.pretokenizers = [{"type":"Digits"}]: must end with ByteLevel)"},
     {"/pre_tokenizer", R"({"type": "Sequence", "pretokenizers": [{"type": "Punctuation"}]})",
@@ -351,7 +351,7 @@ TEST(BpeVocabulary, RefusesBrokenVocabularies) {
   EXPECT_EQ(error(bad.dump()), "line 1, token \"bc\": its id must be a whole number that is not negative");
   bad.erase("bc");
   bad["a b"] = 258;
-  EXPECT_EQ(error(bad.dump()), "line 1, token \"a b\": must be spelt in the 256 characters of byte-level BPE");
+  EXPECT_EQ(error(bad.dump()), "line 1, token \"a b\": must be written in the 256 characters of byte-level BPE");
   auto missing = small_vocabulary({});
   missing.erase("A");
   missing["AA"] = 'A';
