@@ -7,15 +7,14 @@ namespace megalith::ops {
 
 void adamw(Exec& ex, const AdamW& args) {
   const auto [numel] = dims<1>(args.value, "adamw.value");
-  const DType dtype = statistics_dtype(args.value.dtype());
-  expect_dtype(args.value, dtype, "adamw.value");
-  expect_float(ex, args.value, "adamw");
+  const DType dtype = args.value.dtype();
+  expect_wide(ex, args.value, "adamw", "adamw.value");
   expect_like(args.m, {numel}, dtype, "adamw.m");
   expect_like(args.v, {numel}, dtype, "adamw.v");
   expect_like(args.grad, {numel}, dtype, "adamw.grad");
   if (args.copy) expect_shape(args.copy, {numel}, "adamw.copy");
   expect_like(args.decays, {ceil_div(numel, kDecayGroup)}, DType::u8, "adamw.decays");
-  expect_like(args.verdict, {Index{sizeof(StepVerdict)}}, DType::u8, "adamw.verdict");
+  expect_struct<StepVerdict>(args.verdict, "adamw.verdict");
   run_kernel(
       ex,
       {.name = "adamw",

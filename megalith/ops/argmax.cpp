@@ -10,10 +10,7 @@ void argmax(Exec& ex, const Argmax& args) {
   expect_float(ex, args.logits, "argmax");
   const Index rows = dims<2>(args.logits, "argmax.logits")[0];
   expect_like(args.best, {rows, 2}, DType::f64, "argmax.best");
-  if (args.first_id < 0 || args.vocab_size < 1) {
-    throw ShapeError(str("[argmax] first_id, vocab_size = ", args.first_id, ", ", args.vocab_size,
-                         ": first_id must be at least 0, vocab_size at least 1"));
-  }
+  expect_vocabulary(args.first_id, args.vocab_size, "argmax");
   run_kernel(
       ex, {.name = "argmax", .reads = {args.logits}, .writes = {args.best}}, [args] { cpu::argmax(args); },
       [args](auto&, auto stream) { cuda::argmax(stream, args); });

@@ -1,27 +1,17 @@
 #include "megalith/ops/cross_entropy.h"
 
-#include "megalith/base/str.h"
 #include "megalith/ops/cross_entropy_kernels.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/runtime/step_state.h"
 
 namespace megalith::ops {
-namespace {
-
-void expect_vocabulary(Index first_id, Index vocab_size, std::string_view op) {
-  if (first_id >= 0 && vocab_size >= 1) return;
-  throw ShapeError(str("[", op, "] first_id, vocab_size = ", first_id, ", ", vocab_size,
-                       ": first_id must be at least 0, vocab_size at least 1"));
-}
-
-}  // namespace
 
 void cross_entropy(Exec& ex, const CrossEntropy& args) {
   expect_float(ex, args.logits, "cross_entropy");
   const auto [tokens, columns] = dims<2>(args.logits, "cross_entropy.logits");
   const DType sum_dtype = statistics_dtype(args.logits.dtype());
   expect_like(args.targets, {tokens}, DType::i32, "cross_entropy.targets");
-  if (args.step_state) expect_like(args.step_state, {Index{sizeof(StepState)}}, DType::u8, "cross_entropy.step_state");
+  if (args.step_state) expect_struct<StepState>(args.step_state, "cross_entropy.step_state");
   expect_like(args.loss, {tokens}, sum_dtype, "cross_entropy.loss");
   expect_like(args.loss_sum, {1}, DType::f64, "cross_entropy.loss_sum");
   expect_vocabulary(0, args.vocab_size, "cross_entropy");
@@ -84,7 +74,7 @@ void logits_backward(Exec& ex, const LogitsBackward& args) {
   const auto [tokens, held] = dims<2>(args.logits, "logits_backward.logits");
   expect_like(args.sums, {2, tokens}, statistics_dtype(args.logits.dtype()), "logits_backward.sums");
   expect_like(args.targets, {tokens}, DType::i32, "logits_backward.targets");
-  expect_like(args.step_state, {Index{sizeof(StepState)}}, DType::u8, "logits_backward.step_state");
+  expect_struct<StepState>(args.step_state, "logits_backward.step_state");
   run_kernel(
       ex,
       {.name = "logits_backward",

@@ -16,4 +16,15 @@ void expect_float(const Exec& ex, const Tensor& tensor, std::string_view op) {
                          "f32, bf16 or f16 on ", on_cpu ? "the CPU" : "a GPU"));
 }
 
+void expect_wide(const Exec& ex, const Tensor& tensor, std::string_view op, std::string_view what) {
+  expect_dtype(tensor, statistics_dtype(tensor.dtype()), what);
+  expect_float(ex, tensor, op);
+}
+
+void expect_vocabulary(Index first_id, Index vocab_size, std::string_view op) {
+  if (first_id >= 0 && vocab_size >= 1) return;
+  throw ShapeError(str("[", op, "] first_id, vocab_size = ", first_id, ", ", vocab_size,
+                       ": first_id must be at least 0, vocab_size at least 1"));
+}
+
 }  // namespace megalith::ops

@@ -15,10 +15,22 @@ namespace megalith::ops {
 /// Throws BackendError for an element type without kernels on the device.
 void expect_float(const Exec& ex, const Tensor& tensor, std::string_view op);
 
+/// The same, for f32 and on the CPU f64. Throws ShapeError for 16 bits, naming `what`.
+void expect_wide(const Exec& ex, const Tensor& tensor, std::string_view op, std::string_view what);
+
+/// Throws ShapeError unless ids [first_id, ...) of a vocabulary are possible.
+void expect_vocabulary(Index first_id, Index vocab_size, std::string_view op);
+
 /// `tensor` must have this shape and dtype. Throws ShapeError naming `what` = "op.argument".
 inline void expect_like(const Tensor& tensor, const Shape& shape, DType dtype, std::string_view what) {
   expect_shape(tensor, shape, what);
   expect_dtype(tensor, dtype, what);
+}
+
+/// `tensor` holds one struct.
+template <class Struct>
+void expect_struct(const Tensor& tensor, std::string_view what) {
+  expect_like(tensor, {Index{sizeof(Struct)}}, DType::u8, what);
 }
 
 /// Checks of an op's arguments by their names. Text is put together only for an error, because ops allocate nothing.

@@ -11,8 +11,7 @@ namespace {
 
 /// Checks that of_slices is [T, K P] for of_choices [T, K].
 void check_slices(const Exec& ex, const Tensor& of_choices, const Tensor& of_slices, std::string_view op) {
-  expect_dtype(of_choices, statistics_dtype(of_choices.dtype()), op);
-  expect_float(ex, of_choices, op);
+  expect_wide(ex, of_choices, op, op);
   const auto [tokens, choices] = dims<2>(of_choices, op);
   const auto [rows, columns] = dims<2>(of_slices, op);
   if (choices < 1 || rows != tokens || columns % choices != 0 || columns == 0 ||

@@ -1,6 +1,5 @@
 #include "megalith/ops/expert_load.h"
 
-#include "megalith/base/str.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/expert_load_kernels.h"
 #include "megalith/ops/step_end.h"
@@ -27,7 +26,7 @@ void count_dropped(Exec& ex, const Tensor& kept, const Tensor& to) {
 void update_experts(Exec& ex, const UpdateExperts& args) {
   const auto [experts] = dims<1>(args.counts, "update_experts.counts");
   expect_dtype(args.counts, DType::i64, "update_experts.counts");
-  expect_like(args.verdict, {Index{sizeof(StepVerdict)}}, DType::u8, "update_experts.verdict");
+  expect_struct<StepVerdict>(args.verdict, "update_experts.verdict");
   const DType dtype = args.bias ? args.bias.dtype() : args.shares ? args.shares.dtype() : DType::f32;
   if (args.bias) expect_like(args.bias, {experts}, dtype, "update_experts.bias");
   if (args.shares) expect_like(args.shares, {experts}, dtype, "update_experts.shares");

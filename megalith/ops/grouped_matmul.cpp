@@ -8,48 +8,43 @@
 namespace megalith::ops {
 namespace {
 
-/// Names of an op and of its arguments, for messages. They are whole strings, because an op that runs puts no text
-/// together.
-struct Names {
-  const char *op, *sizes, *rows, *weights, *others;
+/// An op's name, and those of its arguments for messages.
+struct Names : Arguments {
+  std::string_view rows, weights, others;
 };
-constexpr Names kForward{"grouped_matmul", "grouped_matmul.sizes", "grouped_matmul.x", "grouped_matmul.w",
-                         "grouped_matmul.y"};
-constexpr Names kInputGrad{"grouped_matmul_input_grad", "grouped_matmul_input_grad.sizes",
-                           "grouped_matmul_input_grad.dy", "grouped_matmul_input_grad.w",
-                           "grouped_matmul_input_grad.dx"};
-constexpr Names kWeightGrad{"grouped_matmul_weight_grad", "grouped_matmul_weight_grad.sizes",
-                            "grouped_matmul_weight_grad.dy", "grouped_matmul_weight_grad.dw",
-                            "grouped_matmul_weight_grad.x"};
+constexpr Names kForward{{"grouped_matmul"}, "x", "w", "y"};
+constexpr Names kInputGrad{{"grouped_matmul_input_grad"}, "dy", "w", "dx"};
+constexpr Names kWeightGrad{{"grouped_matmul_weight_grad"}, "dy", "dw", "x"};
 
 void check(Exec& ex, const GroupedProduct& product, const Names& names) {
   expect_float(ex, product.rows, names.op);
   const DType dtype = product.rows.dtype();
-  const auto [groups, n, k] = dims<3>(product.weights, names.weights);
-  const Index rows = dims<2>(product.rows, names.rows)[0];
+  const auto [groups, n, k] = names.dims<3>(product.weights, names.weights);
+  const Index rows = names.dims<2>(product.rows, names.rows)[0];
   const bool forward = product.kind == GroupedProduct::Kind::forward;
-  expect_shape(product.rows, {rows, forward ? k : n}, names.rows);
-  expect_shape(product.others, {rows, forward ? n : k}, names.others);
+  names.like(product.rows, {rows, forward ? k : n}, dtype, names.rows);
+  names.like(product.others, {rows, forward ? n : k}, product.others.dtype(), names.others);
   const bool weight_grad = product.kind == GroupedProduct::Kind::weight_grad;
   const Tensor &in = weight_grad ? product.others : product.weights,
                &out = weight_grad ? product.weights : product.others;
-  expect_dtype(in, dtype, weight_grad ? names.others : names.weights);
-  if (out.dtype() != dtype) expect_dtype(out, statistics_dtype(dtype), weight_grad ? names.weights : names.others);
+  names.like(in, in.shape(), dtype, weight_grad ? names.others : names.weights);
+  if (out.dtype() != dtype)
+    names.like(out, out.shape(), statistics_dtype(dtype), weight_grad ? names.weights : names.others);
   if (groups < 1 || groups > kMaxGroups)
-    throw ShapeError(str("[", names.weights, "] groups = ", groups, ": must be in 1 .. ", kMaxGroups));
+    throw ShapeError(str("[", names.op, ".", names.weights, "] groups = ", groups, ": must be in 1 .. ", kMaxGroups));
   if (static_cast<Index>(product.sizes.size()) != groups)
-    throw ShapeError(str("[", names.sizes, "] groups = ", product.sizes.size(), ": must be ", groups));
+    throw ShapeError(str("[", names.op, ".sizes] groups = ", product.sizes.size(), ": must be ", groups));
 }
 
 /// Checks that are made when the op runs.
 void check_sizes(const GroupedProduct& product, const Names& names) {
   Index sum = 0;
   for (const Index size : product.sizes) {
-    if (size < 0) throw ShapeError(str("[", names.sizes, "] size = ", size, ": must be at least 0"));
+    if (size < 0) throw ShapeError(str("[", names.op, ".sizes] size = ", size, ": must be at least 0"));
     sum += size;
   }
   const Index rows = product.rows.dim(0);
-  if (sum > rows) throw ShapeError(str("[", names.sizes, "] sum = ", sum, ": must be at most ", rows, ", the rows"));
+  if (sum > rows) throw ShapeError(str("[", names.op, ".sizes] sum = ", sum, ": must be at most ", rows, ", the rows"));
 }
 
 void run(Exec& ex, const GroupedProduct& product, const Names& names, const OpInfo& info) {
@@ -101,7 +96,7 @@ void grouped_matmul(Exec& ex, const GroupedForward& args) {
                                .weights = args.w,
                                .others = args.y,
                                .sizes = args.sizes.host};
-  run(ex, product, kForward, {.name = kForward.op, .reads = {args.x, args.w}, .writes = {args.y}});
+  run(ex, product, kForward, {.name = "grouped_matmul", .reads = {args.x, args.w}, .writes = {args.y}});
 }
 
 void grouped_matmul_input_grad(Exec& ex, const GroupedInputGrad& args) {
@@ -110,7 +105,7 @@ void grouped_matmul_input_grad(Exec& ex, const GroupedInputGrad& args) {
                                .weights = args.w,
                                .others = args.dx,
                                .sizes = args.sizes.host};
-  run(ex, product, kInputGrad, {.name = kInputGrad.op, .reads = {args.dy, args.w}, .writes = {args.dx}});
+  run(ex, product, kInputGrad, {.name = "grouped_matmul_input_grad", .reads = {args.dy, args.w}, .writes = {args.dx}});
 }
 
 void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args) {
@@ -121,7 +116,8 @@ void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args) {
                                .sizes = args.sizes.host,
                                .write = args.write};
   const Tensor before = args.write == Write::accumulate ? args.dw : Tensor();
-  run(ex, product, kWeightGrad, {.name = kWeightGrad.op, .reads = {args.dy, args.x, before}, .writes = {args.dw}});
+  run(ex, product, kWeightGrad,
+      {.name = "grouped_matmul_weight_grad", .reads = {args.dy, args.x, before}, .writes = {args.dw}});
 }
 
 }  // namespace megalith::ops

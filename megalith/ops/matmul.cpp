@@ -1,6 +1,5 @@
 #include "megalith/ops/matmul.h"
 
-#include "megalith/base/str.h"
 #include "megalith/ops/cuda/gemm.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/matmul_kernels.h"

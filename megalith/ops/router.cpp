@@ -23,16 +23,10 @@ void check_rules(const RouterRules& rules, Index experts, std::string_view op) {
     refuse("top_k", rules.top_k, str("at most ", within, ", the experts of ", rules.group_top_k, " groups"));
 }
 
-/// f32, or f64 on the CPU. `what`: "op.logits".
-void expect_logits(const Exec& ex, const Tensor& logits, std::string_view op, std::string_view what) {
-  expect_dtype(logits, statistics_dtype(logits.dtype()), what);
-  expect_float(ex, logits, op);
-}
-
 }  // namespace
 
 void router_forward(Exec& ex, const RouterForward& args) {
-  expect_logits(ex, args.logits, "router", "router.logits");
+  expect_wide(ex, args.logits, "router", "router.logits");
   const auto [tokens, experts] = dims<2>(args.logits, "router.logits");
   const DType dtype = args.logits.dtype();
   check_rules(args.rules, experts, "router");
@@ -53,7 +47,7 @@ void router_forward(Exec& ex, const RouterForward& args) {
 }
 
 void router_backward(Exec& ex, const RouterBackward& args) {
-  expect_logits(ex, args.logits, "router_backward", "router_backward.logits");
+  expect_wide(ex, args.logits, "router_backward", "router_backward.logits");
   const auto [tokens, experts] = dims<2>(args.logits, "router_backward.logits");
   const DType dtype = args.logits.dtype();
   check_rules(args.rules, experts, "router_backward");

@@ -8,12 +8,6 @@
 namespace megalith::ops {
 namespace {
 
-/// f32, or f64 on the CPU.
-void expect_wide(const Exec& ex, const Tensor& tensor, std::string_view op) {
-  expect_dtype(tensor, statistics_dtype(tensor.dtype()), op);
-  expect_float(ex, tensor, op);
-}
-
 void check_factors(const LoadLossFactors& factors, std::string_view op) {
   if (factors.top_k >= 1 && factors.counted_tokens > 0 && factors.tokens > 0) return;
   throw ShapeError(str("[", op, "] top_k, counted_tokens, tokens = ", factors.top_k, ", ", factors.counted_tokens, ", ",
@@ -23,7 +17,7 @@ void check_factors(const LoadLossFactors& factors, std::string_view op) {
 }  // namespace
 
 void sum_probabilities(Exec& ex, const SumProbabilities& args) {
-  expect_wide(ex, args.probabilities, "sum_probabilities");
+  expect_wide(ex, args.probabilities, "sum_probabilities", "sum_probabilities.probabilities");
   const auto [tokens, experts] = dims<2>(args.probabilities, "sum_probabilities.probabilities");
   const DType dtype = args.probabilities.dtype();
   const Index runs = dims<2>(args.sums, "sum_probabilities.sums")[0];
@@ -37,7 +31,7 @@ void sum_probabilities(Exec& ex, const SumProbabilities& args) {
 }
 
 void load_loss(Exec& ex, const LoadLoss& args) {
-  expect_wide(ex, args.sums, "load_loss");
+  expect_wide(ex, args.sums, "load_loss", "load_loss.sums");
   const auto [runs, experts] = dims<2>(args.sums, "load_loss.sums");
   expect_like(args.counts, {runs, experts}, DType::i64, "load_loss.counts");
   expect_like(args.loss, {1}, DType::f64, "load_loss.loss");
@@ -48,12 +42,12 @@ void load_loss(Exec& ex, const LoadLoss& args) {
 }
 
 void load_loss_backward(Exec& ex, const LoadLossBackward& args) {
-  expect_wide(ex, args.probabilities, "load_loss_backward");
+  expect_wide(ex, args.probabilities, "load_loss_backward", "load_loss_backward.probabilities");
   const auto [tokens, experts] = dims<2>(args.probabilities, "load_loss_backward.probabilities");
   const DType dtype = args.probabilities.dtype();
   const Index runs = dims<2>(args.counts, "load_loss_backward.counts")[0];
   expect_like(args.counts, {runs, experts}, DType::i64, "load_loss_backward.counts");
-  expect_like(args.step_state, {Index{sizeof(StepState)}}, DType::u8, "load_loss_backward.step_state");
+  expect_struct<StepState>(args.step_state, "load_loss_backward.step_state");
   expect_like(args.d_probabilities, {tokens, experts}, dtype, "load_loss_backward.d_probabilities");
   check_factors(args.factors, "load_loss_backward");
   check_runs(args.runs, tokens, runs, "load_loss_backward.counts");
@@ -67,7 +61,7 @@ void load_loss_backward(Exec& ex, const LoadLossBackward& args) {
 }
 
 void z_loss(Exec& ex, const ZLoss& args) {
-  expect_wide(ex, args.logits, "z_loss");
+  expect_wide(ex, args.logits, "z_loss", "z_loss.logits");
   const Index tokens = dims<2>(args.logits, "z_loss.logits")[0];
   expect_like(args.loss, {1}, DType::f64, "z_loss.loss");
   const Tensor squares = ex.tensor({tokens}, args.logits.dtype());
@@ -78,9 +72,9 @@ void z_loss(Exec& ex, const ZLoss& args) {
 }
 
 void z_loss_backward(Exec& ex, const ZLossBackward& args) {
-  expect_wide(ex, args.logits, "z_loss_backward");
+  expect_wide(ex, args.logits, "z_loss_backward", "z_loss_backward.logits");
   const auto [tokens, experts] = dims<2>(args.logits, "z_loss_backward.logits");
-  expect_like(args.step_state, {Index{sizeof(StepState)}}, DType::u8, "z_loss_backward.step_state");
+  expect_struct<StepState>(args.step_state, "z_loss_backward.step_state");
   expect_like(args.d_logits, {tokens, experts}, args.logits.dtype(), "z_loss_backward.d_logits");
   run_kernel(
       ex,

@@ -9,11 +9,6 @@
 namespace megalith::ops {
 namespace {
 
-template <class T>
-void expect_struct(const Tensor& tensor, std::string_view what) {
-  expect_like(tensor, {Index{sizeof(T)}}, DType::u8, what);
-}
-
 constexpr Index kTotals = sizeof(StepTotals) / sizeof(double), kCounts = sizeof(StepCounts) / sizeof(std::uint64_t);
 
 }  // namespace
