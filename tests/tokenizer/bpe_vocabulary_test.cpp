@@ -38,9 +38,9 @@ nlohmann::ordered_json small_vocabulary(const std::vector<std::string>& tokens) 
   return vocabulary;
 }
 
-struct VocabularyFiles {
+struct BpeFiles {
   TempDir dir;
-  VocabularyFiles(const std::string& json, const std::string& merges) {
+  BpeFiles(const std::string& json, const std::string& merges) {
     write_all(dir / "vocab.json", json);
     write_all(dir / "merges.txt", merges);
   }
@@ -54,7 +54,7 @@ struct VocabularyFiles {
 };
 
 TEST(BpeVocabulary, MergesInRankOrder) {
-  const VocabularyFiles files(small_vocabulary({"ab", "bc", "abc"}).dump(), "#version: 0.2\r\nb c\r\na b\r\na bc\r\n");
+  const BpeFiles files(small_vocabulary({"ab", "bc", "abc"}).dump(), "#version: 0.2\r\nb c\r\na b\r\na bc\r\n");
   const ByteLevelBpe tokenizer(files.load());
   EXPECT_EQ(tokenizer.encode("abc"), (std::vector<std::int32_t>{259}));
   EXPECT_EQ(tokenizer.encode("abab"), (std::vector<std::int32_t>{257, 257}));
@@ -64,11 +64,10 @@ TEST(BpeVocabulary, MergesInRankOrder) {
 
 TEST(BpeVocabulary, HashIsOfTheContents) {
   const std::string json = small_vocabulary({"ab", "bc"}).dump();
-  const std::uint64_t hash = VocabularyFiles(json, "a b\nb c\n").load().content_hash;
-  EXPECT_EQ(VocabularyFiles(small_vocabulary({"ab", "bc"}).dump(2), "#version: 0.2\na b\r\nb c").load().content_hash,
-            hash);
-  EXPECT_NE(VocabularyFiles(json, "b c\na b\n").load().content_hash, hash);
-  EXPECT_NE(VocabularyFiles(small_vocabulary({"bc", "ab"}).dump(), "a b\nb c\n").load().content_hash, hash);
+  const std::uint64_t hash = BpeFiles(json, "a b\nb c\n").load().content_hash;
+  EXPECT_EQ(BpeFiles(small_vocabulary({"ab", "bc"}).dump(2), "#version: 0.2\na b\r\nb c").load().content_hash, hash);
+  EXPECT_NE(BpeFiles(json, "b c\na b\n").load().content_hash, hash);
+  EXPECT_NE(BpeFiles(small_vocabulary({"bc", "ab"}).dump(), "a b\nb c\n").load().content_hash, hash);
 }
 
 /// A tokenizer.json with these tokens and merges.
@@ -82,7 +81,7 @@ nlohmann::ordered_json whole_file(const std::vector<std::string>& tokens, const 
 }
 
 TEST(BpeVocabulary, ReadsTokenizerJson) {
-  const std::uint64_t hash = VocabularyFiles(small_vocabulary({"ab", "bc"}).dump(), "a b\nb c\n").load().content_hash;
+  const std::uint64_t hash = BpeFiles(small_vocabulary({"ab", "bc"}).dump(), "a b\nb c\n").load().content_hash;
   const TempDir dir;
   const auto load = [&](const nlohmann::ordered_json& file) {
     write_all(dir / "tokenizer.json", file.dump());
@@ -281,8 +280,8 @@ TEST(BpeVocabulary, RefusesEveryMemberOfTokenizerJsonThatChangesIds) {
 
 TEST(BpeVocabulary, TellsThatMergesSeemToBeMissing) {
   const std::string json = small_vocabulary({"ab", "abc", "abcd"}).dump();
-  EXPECT_EQ(VocabularyFiles(json, "a b\nab c\nabc d\n").load().warning, "");
-  const VocabularyFiles cut(json, "a b\n");
+  EXPECT_EQ(BpeFiles(json, "a b\nab c\nabc d\n").load().warning, "");
+  const BpeFiles cut(json, "a b\n");
   EXPECT_EQ(
       cut.load().warning,
       str("[", (cut.dir / "merges.txt").string(),
@@ -303,7 +302,7 @@ TEST(BpeVocabulary, TellsThatMergesSeemToBeMissing) {
 // model.vocab_size defaults to it, before a vocabulary is loaded.
 TEST(CountIds, IsTheSizeOfTheLoadedVocabulary) {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
-  const VocabularyFiles pair(small_vocabulary({"ab", "bc"}).dump(), "a b\nb c\n");
+  const BpeFiles pair(small_vocabulary({"ab", "bc"}).dump(), "a b\nb c\n");
   EXPECT_EQ(count_ids("bpe", pair.dir.path(), *fs), 259);
   EXPECT_EQ(make_tokenizer("bpe", pair.dir.path(), *fs)->vocab_size(), 259);
   const TempDir whole;
@@ -322,7 +321,7 @@ TEST(CountIds, IsTheSizeOfTheLoadedVocabulary) {
 TEST(CountIds, RefusesWhatIsNoVocabulary) {
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   const auto error = [&](const std::string& json) {
-    const VocabularyFiles files(json, "");
+    const BpeFiles files(json, "");
     const std::string where = str("[", (files.dir / "vocab.json").string(), "] ");
     const std::string text = error_of<InputError>([&] { (void)count_ids("bpe", files.dir.path(), *fs); });
     return text.starts_with(where) ? text.substr(where.size()) : text;
@@ -339,7 +338,7 @@ TEST(CountIds, RefusesWhatIsNoVocabulary) {
 }
 
 TEST(BpeVocabulary, RefusesBrokenVocabularies) {
-  const auto error = [](const std::string& json) { return VocabularyFiles(json, "").error("vocab.json"); };
+  const auto error = [](const std::string& json) { return BpeFiles(json, "").error("vocab.json"); };
   auto bad = small_vocabulary({"ab", "bc"});
   bad["bc"] = 257;
   EXPECT_EQ(error(bad.dump(0)), "line 260, id = 257: two tokens have it; ids must be distinct");
@@ -360,10 +359,10 @@ TEST(BpeVocabulary, RefusesBrokenVocabularies) {
   missing.erase("<|endoftext|>");
   EXPECT_EQ(error(missing.dump()), "token <|endoftext|> is missing: documents end with it");
   missing["<|im_end|>"] = 256;
-  EXPECT_EQ(VocabularyFiles(missing.dump(), "").load().end_of_document, 256) << "of a chat model";
+  EXPECT_EQ(BpeFiles(missing.dump(), "").load().end_of_document, 256) << "of a chat model";
   missing["<|im_end|>"] = 257;
   missing["<|endoftext|>"] = 256;
-  EXPECT_EQ(VocabularyFiles(missing.dump(), "").load().end_of_document, 256);
+  EXPECT_EQ(BpeFiles(missing.dump(), "").load().end_of_document, 256);
   EXPECT_EQ(error("{\"!\": 0, \"!\": 1}"), "line 1, column 12, key \"!\" is there twice");
   EXPECT_EQ(error("{\n\"!\" 0}"),
             "line 2, column 6, not valid JSON: syntax error while parsing object separator - unexpected number "
@@ -379,7 +378,7 @@ TEST(BpeVocabulary, RefusesBrokenVocabularies) {
 
 TEST(BpeVocabulary, RefusesBrokenMerges) {
   const std::string json = small_vocabulary({"ab", "abc", "cd"}).dump();
-  const auto error = [&](const std::string& merges) { return VocabularyFiles(json, merges).error("merges.txt"); };
+  const auto error = [&](const std::string& merges) { return BpeFiles(json, merges).error("merges.txt"); };
   EXPECT_EQ(error("#version: 0.2\na b\nab\n"), "line 3, merge \"ab\": must be two tokens with one space between them");
   EXPECT_EQ(error("a b c\n"), "line 1, merge \"a b c\": must be two tokens with one space between them");
   EXPECT_EQ(error("a b\n\nc d\n"), "line 2, merge \"\": must be two tokens with one space between them");
