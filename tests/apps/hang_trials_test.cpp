@@ -1,23 +1,18 @@
 // A rank that stands still is named, whatever the grid and whoever waits for it: `E72 verdict` is the last line. The
 // whole sweep is 120 trials (MEGALITH_TESTS=all, scripts/test-all); the figures are in docs/reliability.md.
 #include <algorithm>
-#include <fstream>
 #include <future>
 #include <random>
 #include <sstream>
-#include <string>
-#include <vector>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "tests/apps/program.h"
+#include "tests/apps/hang_runs.h"
 #include "tests/support/sweep.h"
 
 namespace megalith {
 namespace {
 
 using support::Finished;
+using support::HangRuns;
 using support::mpirun;
 using support::program;
 using support::run_shell;
@@ -54,39 +49,11 @@ struct Trial {
   int moment;  ///< ms after a step, or the number of a call
 };
 
-class HangRuns : public support::Program {
- protected:
-  HangRuns() {
-    std::ofstream(dir_ / "rank.sh") << "echo $$ >$1$OMPI_COMM_WORLD_RANK\n"
-                                       "shift\n"
-                                       "[ -n \"${RANKS_PER_HOST:-}\" ] || exec \"$@\"\n"
-                                       "exec unshare --uts bash -c 'hostname host$((OMPI_COMM_WORLD_RANK / "
-                                       "RANKS_PER_HOST)); exec \"$@\"' bash \"$@\"\n";
-  }
-  std::string train_forever(const std::string& name, const std::string& settings) const {
-    return program() + " train " + recipe() + " --out " + out(name) + " --set train.steps=1000000 " +
-           "--set train.eval_interval=0 --set parallel.timeout_s=3 " + settings;
-  }
-  /// Four processes, of which those in `ranks` are stopped `moment` ms after the ninth step. `more`: environment.
-  Finished run_stopped(const std::string& name, const std::string& settings, const std::vector<int>& ranks, int moment,
-                       const std::string& more = "") const {
-    const std::string pids = out(name + ".pid."), metrics = out(name) + "/metrics.jsonl";
-    std::string stopped;
-    for (const int rank : ranks) stopped += " $(cat " + pids + std::to_string(rank) + ")";
-    return run_shell("timeout 90 env " + more + " " +
-                     mpirun(4, "bash " + out("rank.sh") + " " + pids + " " + train_forever(name, settings)) +
-                     " >&2 & job=$!; until grep -qs '\"step\":9,' " + metrics +
-                     " || ! kill -0 $job; do sleep 0.05; done; sleep 0." + std::to_string(1000 + moment).substr(1) +
-                     "; kill -STOP" + stopped + "; wait $job; code=$?; kill -9 $(cat " + pids +
-                     "*) 2>/dev/null; exit $code");
-  }
-};
-
 class HangTrials : public HangRuns, public ::testing::WithParamInterface<TrialGrid> {
  protected:
   /// Under mpirun, as four processes.
   Finished run_processes(const Trial& trial, const std::string& name) const {
-    if (trial.kind == Kind::stopped) return run_stopped(name, GetParam().settings, {trial.rank}, trial.moment);
+    if (trial.kind == Kind::stopped) return run_stopped(name, 4, GetParam().settings, {{trial.rank}, trial.moment});
     return run_shell("timeout 90 " + mpirun(4, "env " + fault(trial) + train_forever(name, GetParam().settings)) +
                      " >&2");
   }
@@ -170,7 +137,7 @@ TEST_F(HangRuns, ARankOfAnotherHostIsNamed) {
   const std::string settings = "--set parallel.tp=2 --set parallel.pp=2";
   for (const std::vector<int>& stopped : {std::vector{3}, {1}, {2, 3}}) {
     const std::string name = "t" + std::to_string(stopped.size()) + std::to_string(stopped.front());
-    const Finished run = run_stopped(name, settings, stopped, 300, "RANKS_PER_HOST=2");
+    const Finished run = run_stopped(name, 4, settings, {stopped, 300, "RANKS_PER_HOST=2"});
     EXPECT_EQ(run.code, 72) << run.err;
     EXPECT_THAT(run.err, ContainsRegex("\nmegalith: E72 verdict: rank [" + std::to_string(stopped.front()) +
                                        std::to_string(stopped.back()) + "] stands still since [2-9]\\.[0-9] s \\("))
