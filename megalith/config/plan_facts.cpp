@@ -64,7 +64,7 @@ capture::RunFacts RunPlan::run_facts() const {
           .echo_stops_at_boundary = false,
           .recomputes_layers = recompute.mode == nn::RecomputeMode::full,
           .recomputes_experts =
-              moe_layers > 0 && (recompute.again(RecomputeModule::gelu) || recompute.again(RecomputeModule::mlp)),
+              moe_layers > 0 && (recompute.has(RecomputeModule::gelu) || recompute.has(RecomputeModule::mlp)),
           .offloads_activations = false,  // not built
           .varying_lengths = false,       // samples may have lengths of their own, but tensors keep their sizes
           .for_inference = false,         // plans are of training

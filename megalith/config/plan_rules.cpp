@@ -13,7 +13,7 @@ namespace megalith::config {
 namespace {
 
 /// Layers of the largest chunk.
-Index most_layers(const RunPlan& plan) {
+Index max_layers(const RunPlan& plan) {
   if (!plan.stage_layers.empty()) return *std::ranges::max_element(plan.stage_layers);
   return ceil_div(plan.model.num_layers, Index{plan.grid.pp} * plan.chunks);
 }
@@ -139,7 +139,7 @@ void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken
     broken.add_others(of_experts, out);
     // Of graphs with experts check_moe() says more.
     if (!plan.model.moe.has_experts() || !covers_experts(plan.graphs)) check_scopes(plan.graphs, plan.run_facts(), out);
-    if (!broken.any("recompute.")) check(plan.recompute, most_layers(plan), out);
+    if (!broken.any("recompute.")) check(plan.recompute, max_layers(plan), out);
   }
   if (!broken.any("parallel.") && !broken.any("train.micro_batch") && !broken.any("train.global_batch"))
     check_batches(plan, out);

@@ -140,8 +140,8 @@ double repeated_flops_per_token(const ModelSpec& spec, const nn::RecomputeConfig
       const bool ends_range = ends_layer && (is_last || !is_uniform || (sublayer.layer + 1) % recompute.layers == 0);
       sum += flops.total() - (ends_range ? flops.last_gemm : 0);
     }
-    if (recompute.again(RecomputeModule::attention)) sum += flops.attention;
-    if (recompute.again(RecomputeModule::mlp) && !std::holds_alternative<nn::AttentionSpec>(sublayer.body))
+    if (recompute.has(RecomputeModule::attention)) sum += flops.attention;
+    if (recompute.has(RecomputeModule::mlp) && !std::holds_alternative<nn::AttentionSpec>(sublayer.body))
       sum += flops.first_gemms;
   }
   return sum;

@@ -7,8 +7,8 @@ namespace megalith::nn {
 GatedMlp::GatedMlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params)
     : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.find(name + ".up.bias")},
                              {tp, params.at(name + ".down.weight"), params.find(name + ".down.bias")}),
-      activation_again_(options.recompute.again(RecomputeModule::gelu)),
-      first_gemm_again_(options.recompute.again(RecomputeModule::mlp)) {}
+      recomputes_activation_(options.recompute.has(RecomputeModule::gelu)),
+      recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)) {}
 
 void GatedMlp::first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, GatedMlpState& saved) const {
   first_.forward(ex, x, saved.gate_up, microbatch.sub_batch);
@@ -23,9 +23,9 @@ void GatedMlp::activate(Exec& ex, const Microbatch& microbatch, GatedMlpState& s
 }
 
 void GatedMlp::last_input_grad(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const {
-  if (first_gemm_again_)
-    first_gemm_again(ex, microbatch, saved);
-  else if (activation_again_)
+  if (recomputes_first_gemm_)
+    recompute_first_gemm(ex, microbatch, saved);
+  else if (recomputes_activation_)
     activate(ex, microbatch, saved);
   saved.d_activated = ex.tensor_like(saved.activated);
   saved.entered.d_out.messages.wait(ex);

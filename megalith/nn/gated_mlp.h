@@ -28,7 +28,7 @@ class GatedMlp final : public TensorParallelSublayer<GatedMlpState> {
   void last_input_grad(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const override;
   void local_work_grad(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const override;
 
-  bool activation_again_, first_gemm_again_;
+  bool recomputes_activation_, recomputes_first_gemm_;
 };
 
 }  // namespace megalith::nn

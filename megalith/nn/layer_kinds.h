@@ -14,7 +14,7 @@ inline constexpr std::array<std::string_view, 2> kNormKindNames = {"layer", "rms
 enum class PositionKind : std::uint8_t { learned, rope };
 inline constexpr std::array<std::string_view, 2> kPositionKindNames = {"learned", "rope"};
 
-/// Of q and k, before the rotation: none, over each head, or over all heads of q and of k.
+/// The norm of q and k before the rotation: none, over each head, or over all heads of q and of k.
 enum class QkNorm : std::uint8_t { none, head, all };
 inline constexpr std::array<std::string_view, 3> kQkNormNames = {"none", "head", "all"};
 

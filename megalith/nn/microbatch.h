@@ -9,7 +9,7 @@ namespace megalith::nn {
 enum class Mode : std::uint8_t { train, evaluate };  ///< evaluate: no dropout, and nothing is kept for a backward pass
 
 /// Whether a forward pass is the microbatch's first, or recomputes results for backward: then it adds to no totals.
-enum class ForwardPass : std::uint8_t { first, again };
+enum class ForwardPass : std::uint8_t { first, recompute };
 struct MoeStep;  // nn/moe/moe_step.h
 
 /// The largest number of sub-microbatches of a microbatch.

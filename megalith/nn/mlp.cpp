@@ -19,17 +19,17 @@ void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const 
 Mlp::Mlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params)
     : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.find(name + ".up.bias")},
                              {tp, params.at(name + ".down.weight"), params.find(name + ".down.bias")}),
-      gelu_again_(options.recompute.again(RecomputeModule::gelu)),
-      first_gemm_again_(options.recompute.again(RecomputeModule::mlp)) {}
+      recomputes_gelu_(options.recompute.has(RecomputeModule::gelu)),
+      recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)) {}
 
 void Mlp::first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, MlpState& saved) const {
   first_.forward_gelu(ex, x, saved.up, saved.activated, microbatch.sub_batch);
 }
 
 void Mlp::last_input_grad(Exec& ex, const Microbatch& microbatch, MlpState& saved) const {
-  if (first_gemm_again_) {
-    first_gemm_again(ex, microbatch, saved);
-  } else if (gelu_again_) {
+  if (recomputes_first_gemm_) {
+    recompute_first_gemm(ex, microbatch, saved);
+  } else if (recomputes_gelu_) {
     saved.activated = ex.tensor_like(saved.up);
     ops::gelu(ex, {.z = saved.up, .y = saved.activated});
   }

@@ -29,7 +29,7 @@ class Mlp final : public TensorParallelSublayer<MlpState> {
   void last_input_grad(Exec& ex, const Microbatch& microbatch, MlpState& saved) const override;
   BiasGrad first_bias_grad() const override { return BiasGrad::added; }
 
-  bool gelu_again_, first_gemm_again_;
+  bool recomputes_gelu_, recomputes_first_gemm_;
 };
 
 }  // namespace megalith::nn

@@ -44,7 +44,7 @@ bool read_modules(std::span<const std::string> names, RecomputeConfig& config, P
   return all_known;
 }
 
-void check(const RecomputeConfig& config, Index most_layers, Problems& out) {
+void check(const RecomputeConfig& config, Index max_layers, Problems& out) {
   const std::vector<std::string> modules = config.modules();
   if (config.mode == RecomputeMode::selective) {
     out.require(!modules.empty(), "recompute.modules", "[]",
@@ -53,8 +53,8 @@ void check(const RecomputeConfig& config, Index most_layers, Problems& out) {
     out.require(modules.empty(), "recompute.modules", bracketed(modules),
                 str("goes with recompute.mode = selective, which is ", name(config.mode)));
   }
-  out.require(config.layers <= most_layers, "recompute.layers", config.layers,
-              str("must be at most ", most_layers, ", the layers of the largest chunk"));
+  out.require(config.layers <= max_layers, "recompute.layers", config.layers,
+              str("must be at most ", max_layers, ", the layers of the largest chunk"));
 }
 
 }  // namespace megalith::nn

@@ -41,7 +41,7 @@ struct RecomputeConfig {
   unsigned module_bits = 0;
 
   /// Whether the mode is selective and names the module.
-  bool again(RecomputeModule module) const { return mode == RecomputeMode::selective && names(module); }
+  bool has(RecomputeModule module) const { return mode == RecomputeMode::selective && names(module); }
   bool names(RecomputeModule module) const { return (module_bits >> static_cast<unsigned>(module) & 1U) != 0; }
   void add(RecomputeModule module) { module_bits |= 1U << static_cast<unsigned>(module); }
   std::vector<std::string> modules() const;  ///< in the order of RecomputeModule
@@ -51,7 +51,7 @@ struct RecomputeConfig {
 /// Reads recompute.modules. Reports unknown names with the nearest known one, and returns whether there are none.
 bool read_modules(std::span<const std::string> names, RecomputeConfig& config, Problems& out);
 
-/// Reports keys that do not fit together, under their names in the recipe. `most_layers`: of the largest chunk.
-void check(const RecomputeConfig& config, Index most_layers, Problems& out);
+/// Reports keys that do not fit together, under their names in the recipe. `max_layers`: of the largest chunk.
+void check(const RecomputeConfig& config, Index max_layers, Problems& out);
 
 }  // namespace megalith::nn

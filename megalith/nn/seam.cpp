@@ -5,7 +5,7 @@ namespace megalith::nn {
 void Seam::forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Tensor& residual,
                    Saved& saved) const {
   if (!before_) {
-    norm_again(ex, microbatch, saved);
+    recompute_norm(ex, microbatch, saved);
     return;
   }
   const Tensor bias = before_->bias == nullptr ? Tensor() : before_->bias->value;

@@ -22,11 +22,12 @@ class Seam {
   Seam(TensorParallel tp, std::optional<Addend> before, std::optional<Norm> norm)
       : tp_(std::move(tp)), before_(std::move(before)), norm_(std::move(norm)) {}
 
-  /// Of microbatch.sub_batch. `y` [O, H] is the output of the sublayer before, and `residual` [O, H] is r. They are
-  /// read if there is a sublayer before; saved.x must then have memory, and is written. Otherwise saved.x is read.
+  /// For the rows of microbatch.sub_batch. `y` [O, H] is the output of the sublayer before, and `residual` [O, H] is r.
+  /// They are read if there is a sublayer before; saved.x must then have memory, and is written. Otherwise saved.x is
+  /// read.
   void forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Tensor& residual, Saved& saved) const;
   /// Recomputes the normed rows from saved.x if they were not kept. The bits are those of forward().
-  void norm_again(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
+  void recompute_norm(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
     norm_->forward(ex, saved.x, saved, microbatch.sub_batch);
   }
   /// From the gradient of the normed rows, and that of r' from after this seam, to that of r', dx. Adds to the

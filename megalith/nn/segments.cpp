@@ -111,8 +111,12 @@ std::optional<ForwardStage> mirrored(BackwardStage stage) {
 class BackwardOrder {
  public:
   BackwardOrder(std::span<const SublayerStages> sublayers, const Overlap& overlap, const Segment& segment,
-                const Again& again)
-      : sublayers_(sublayers), overlap_(overlap), begin_(segment.begin), end_(segment.end), again_(again) {}
+                const Recomputation& recomputation)
+      : sublayers_(sublayers),
+        overlap_(overlap),
+        begin_(segment.begin),
+        end_(segment.end),
+        recomputation_(recomputation) {}
 
   std::vector<BackwardTurn> make() {
     const bool cuts_last = end_.stage != ForwardStage::seam;
@@ -124,9 +128,12 @@ class BackwardOrder {
 
  private:
   void start(std::size_t k) {
-    const auto range = std::ranges::find_if(again_.ranges, [&](const auto& r) { return k >= r.begin && k < r.end; });
-    if (range == again_.ranges.end() && again_.norms) turns_.push_back({k, BackwardStage::norm_again});
-    if (range != again_.ranges.end() && k + 1 == range->end) turns_.push_back({k, BackwardStage::range_again});
+    const auto range =
+        std::ranges::find_if(recomputation_.ranges, [&](const auto& r) { return k >= r.begin && k < r.end; });
+    if (range == recomputation_.ranges.end() && recomputation_.norms)
+      turns_.push_back({k, BackwardStage::recompute_norm});
+    if (range != recomputation_.ranges.end() && k + 1 == range->end)
+      turns_.push_back({k, BackwardStage::recompute_range});
     turns_.push_back({k, BackwardStage::gather});
   }
   /// All stages of a sublayer that come after its gather, and the start of the next one.
@@ -157,7 +164,7 @@ class BackwardOrder {
   std::span<const SublayerStages> sublayers_;
   const Overlap& overlap_;
   Edge begin_, end_;
-  const Again& again_;
+  const Recomputation& recomputation_;
   std::vector<BackwardTurn> turns_;
 };
 
@@ -200,8 +207,9 @@ std::vector<BackwardStage> backward_stages(std::span<const BackwardStage> stages
   return order;
 }
 
-std::vector<Segment> make_segments(std::span<const SublayerStages> sublayers, const Overlap& overlap, Again& again) {
-  for (RecomputedRange& range : again.ranges)
+std::vector<Segment> make_segments(std::span<const SublayerStages> sublayers, const Overlap& overlap,
+                                   Recomputation& recomputation) {
+  for (RecomputedRange& range : recomputation.ranges)
     range.forward = ForwardOrder(sublayers, overlap, {range.begin}, {range.end}, {.recomputes = true}).make();
   std::vector<Segment> segments = cut(sublayers, overlap);
   const auto hands_on = [&](std::size_t i) {  // segment i to the next
@@ -211,7 +219,7 @@ std::vector<Segment> make_segments(std::span<const SublayerStages> sublayers, co
     const EdgeWork work{
         .takes_rest = i > 0 && hands_on(i - 1), .leaves_rest = hands_on(i), .closes = i + 1 == segments.size()};
     segments[i].forward = ForwardOrder(sublayers, overlap, segments[i].begin, segments[i].end, work).make();
-    segments[i].backward = BackwardOrder(sublayers, overlap, segments[i], again).make();
+    segments[i].backward = BackwardOrder(sublayers, overlap, segments[i], recomputation).make();
   }
   return segments;
 }

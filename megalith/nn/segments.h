@@ -25,8 +25,8 @@ enum class ForwardStage : std::uint8_t {
 
 /// The stages of the backward pass of a sublayer. They mirror the forward stages of the same names.
 enum class BackwardStage : std::uint8_t {
-  norm_again,         ///< the seam before the sublayer recomputes its normed rows
-  range_again,        ///< the forward pass of the recomputed range that ends with the sublayer runs again
+  recompute_norm,     ///< the seam before the sublayer recomputes its normed rows
+  recompute_range,    ///< the forward pass of the recomputed range that ends with the sublayer runs again
   gather,             ///< starts to gather what backward reads of all rows
   last_input_grad,    ///< of the last GEMM
   last_weight_grad,   ///< the same. See Overlap for its place
@@ -115,7 +115,7 @@ struct Overlap {
 };
 
 /// What backward recomputes.
-struct Again {
+struct Recomputation {
   std::vector<RecomputedRange> ranges = {};  ///< ascending; make_segments() fills in the orders
   bool norms = false;                        ///< outside the ranges
 };
@@ -139,6 +139,7 @@ std::vector<BackwardStage> backward_stages(std::span<const BackwardStage> stages
 /// gather of the next sublayer, within the segment; otherwise as in backward_stages(). Recomputation comes right before
 /// the first stage of the first sublayer that reads the result. If several segments share a recomputed range, it runs
 /// in the last of them.
-std::vector<Segment> make_segments(std::span<const SublayerStages> sublayers, const Overlap& overlap, Again& again);
+std::vector<Segment> make_segments(std::span<const SublayerStages> sublayers, const Overlap& overlap,
+                                   Recomputation& recomputation);
 
 }  // namespace megalith::nn

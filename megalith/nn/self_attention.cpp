@@ -41,7 +41,7 @@ SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec,
       global_heads_(spec.num_heads),
       position_(spec.position),
       dropout_{spec.dropout, options.seed, spec.dropout_site},
-      again_(options.recompute.again(RecomputeModule::attention)) {
+      recomputes_(options.recompute.has(RecomputeModule::attention)) {
   if (spec.qk_norm != QkNorm::none) qk_norm_.emplace(name, spec, tp.group(), params);
 }
 
@@ -106,7 +106,7 @@ void SelfAttention::decode(Exec& ex, const Microbatch& microbatch, AttentionStat
 }
 
 void SelfAttention::last_input_grad(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
-  if (again_) attend(ex, microbatch, saved);
+  if (recomputes_) attend(ex, microbatch, saved);
   saved.d_output = ex.tensor_like(saved.output);
   saved.entered.d_out.messages.wait(ex);
   last_.backward_input(ex, saved.entered.d_out.x, saved.d_output);

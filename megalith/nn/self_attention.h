@@ -55,7 +55,7 @@ class SelfAttention final : public TensorParallelSublayer<AttentionState> {
   PositionKind position_;
   std::optional<QkNormLayer> qk_norm_;
   DropoutSite dropout_;
-  bool again_;  // whether backward recomputes its output
+  bool recomputes_;  // whether backward recomputes its output
 };
 
 }  // namespace megalith::nn

@@ -32,8 +32,8 @@ class Sublayer {
 
   /// At least 2. The first stage gathers the rows of x. The last one ends with the reduction of the output.
   virtual std::span<const ForwardStage> forward_stages() const = 0;
-  /// Of microbatch.sub_batch. The first stage reads x [O, H], of the whole microbatch. x stays until backward. Wait for
-  /// the result before the next stage of the same sub-microbatch.
+  /// For the rows of microbatch.sub_batch. The first stage reads x [O, H], of the whole microbatch. x stays until
+  /// backward. Wait for the result before the next stage of the same sub-microbatch.
   virtual InFlight forward(Exec& ex, const Microbatch& microbatch, ForwardStage stage, const Tensor& x,
                            Saved& saved) const = 0;
   /// [O, H], before the bias.
@@ -66,7 +66,7 @@ class SublayerOf : public Sublayer {
                     Saved& saved) const final {
     return backward_stage(ex, microbatch, stage, grads, own(saved));
   }
-  void set_input(const Tensor& x, Saved& saved) const final { read_again(x, own(saved)); }
+  void set_input(const Tensor& x, Saved& saved) const final { restore_input(x, own(saved)); }
 
  protected:
   static State& own(Saved& saved) { return static_cast<State&>(saved); }
@@ -74,7 +74,7 @@ class SublayerOf : public Sublayer {
                                  State& saved) const = 0;
   virtual InFlight backward_stage(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Gradients& grads,
                                   State& saved) const = 0;
-  virtual void read_again(const Tensor& x, State& saved) const = 0;  ///< set_input()
+  virtual void restore_input(const Tensor& x, State& saved) const = 0;  ///< set_input()
 };
 
 /// The results that every TensorParallelSublayer has.
@@ -123,13 +123,13 @@ class TensorParallelSublayer : public SublayerOf<State> {
   virtual BiasGrad first_bias_grad() const { return BiasGrad::to_add; }
   /// Forward passes of the first GEMM for backward, once all rows of x have arrived: in the sub-microbatches of the
   /// forward pass, as a GEMM of other rows may have other bits.
-  void first_gemm_again(Exec& ex, const Microbatch& microbatch, State& saved) const {
+  void recompute_first_gemm(Exec& ex, const Microbatch& microbatch, State& saved) const {
     TensorParallel::InRegion& x = saved.entered.x;
     x.messages.wait(ex);
-    Microbatch again = microbatch;
+    Microbatch part = microbatch;
     const int count = first_.sub_batches();
-    for (again.sub_batch = {0, count}; again.sub_batch.index < count; ++again.sub_batch.index)
-      first_gemm(ex, again, again.sub_batch.of(x.x), saved);
+    for (part.sub_batch = {0, count}; part.sub_batch.index < count; ++part.sub_batch.index)
+      first_gemm(ex, part, part.sub_batch.of(x.x), saved);
   }
 
   ColumnParallelLinear first_;
@@ -176,7 +176,7 @@ class TensorParallelSublayer : public SublayerOf<State> {
         return {};
     }
   }
-  void read_again(const Tensor& x, State& saved) const final { saved.x = x; }
+  void restore_input(const Tensor& x, State& saved) const final { saved.x = x; }
 };
 
 }  // namespace megalith::nn

@@ -28,8 +28,9 @@ SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entrie
     sublayers_.push_back(std::move(entry.sublayer));
   }
   seams_.emplace_back(tp_, before, std::nullopt);
-  again_ = {recomputed_ranges(recompute), recompute.again(RecomputeModule::norms)};
-  segments_ = make_segments(stages, {tp_.sub_batches(), tp_.is_sequence_parallel(), tp_.group().size() > 1}, again_);
+  recomputation_ = {recomputed_ranges(recompute), recompute.has(RecomputeModule::norms)};
+  segments_ =
+      make_segments(stages, {tp_.sub_batches(), tp_.is_sequence_parallel(), tp_.group().size() > 1}, recomputation_);
 }
 
 std::vector<RecomputedRange> SublayerStack::recomputed_ranges(const RecomputeConfig& recompute) const {
@@ -55,14 +56,14 @@ SublayerStack::Saved SublayerStack::make_saved() const {
   };
   Saved saved{empty(), empty(), std::vector<GradWithBias>(seams_.size()), std::vector<Tensor>(sublayers_.size())};
   for (std::size_t k = 0; k < sublayers_.size(); ++k) saved.first.sublayers[k] = sublayers_[k]->make_saved();
-  for (const RecomputedRange& range : again_.ranges) {
-    for (std::size_t k = range.begin; k < range.end; ++k) saved.again.sublayers[k] = sublayers_[k]->make_saved();
+  for (const RecomputedRange& range : recomputation_.ranges) {
+    for (std::size_t k = range.begin; k < range.end; ++k) saved.recomputed.sublayers[k] = sublayers_[k]->make_saved();
   }
   return saved;
 }
 
 void SublayerStack::Saved::take_host_memory(Device device) {
-  for (Pass* const pass : {&first, &again}) {
+  for (Pass* const pass : {&first, &recomputed}) {
     for (const std::unique_ptr<Sublayer::Saved>& one : pass->sublayers)
       if (one) one->take_host_memory(device);
   }
@@ -101,7 +102,7 @@ void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, std::spa
       ex.set_layer(layers_[k]);
     }
     if (stage == ForwardStage::norm)
-      seams_[k].norm_again(ex, sub_batch, pass.seams[k]);
+      seams_[k].recompute_norm(ex, sub_batch, pass.seams[k]);
     else if (stage == ForwardStage::seam)
       run_seam(ex, sub_batch, k, output, pass);
     else
@@ -121,17 +122,17 @@ void SublayerStack::run_seam(Exec& ex, const Microbatch& microbatch, std::size_t
                     pass.seams[k]);
 }
 
-void SublayerStack::compute_norm_again(Exec& ex, const Microbatch& microbatch, std::size_t k, Saved& saved) const {
-  seams_[k].norm_again(ex, microbatch, saved.first.seams[k]);
+void SublayerStack::recompute_norm(Exec& ex, const Microbatch& microbatch, std::size_t k, Saved& saved) const {
+  seams_[k].recompute_norm(ex, microbatch, saved.first.seams[k]);
   sublayers_[k]->set_input(saved.first.seams[k].y, *saved.first.sublayers[k]);
 }
 
-void SublayerStack::compute_range_again(Exec& ex, const Microbatch& microbatch, std::size_t last, Saved& saved) const {
-  const auto range = std::ranges::find(again_.ranges, last + 1, &RecomputedRange::end);
-  saved.again.seams[range->begin].x = saved.first.seams[range->begin].x;
-  Microbatch again = microbatch;
-  again.pass = ForwardPass::again;
-  run_forward(ex, again, range->forward, {}, saved.again, nullptr);
+void SublayerStack::recompute_range(Exec& ex, const Microbatch& microbatch, std::size_t last, Saved& saved) const {
+  const auto range = std::ranges::find(recomputation_.ranges, last + 1, &RecomputedRange::end);
+  saved.recomputed.seams[range->begin].x = saved.first.seams[range->begin].x;
+  Microbatch repeated = microbatch;
+  repeated.pass = ForwardPass::recompute;
+  run_forward(ex, repeated, range->forward, {}, saved.recomputed, nullptr);
   ex.set_layer(layers_[last]);
 }
 
@@ -154,10 +155,10 @@ void SublayerStack::run_backward(Exec& ex, const Microbatch& microbatch, const S
   InFlight dx_sums;
   for (const auto [k, stage] : segment.backward) {
     ex.set_layer(layers_[k]);
-    if (stage == BackwardStage::norm_again) {
-      compute_norm_again(ex, microbatch, k, saved);
-    } else if (stage == BackwardStage::range_again) {
-      compute_range_again(ex, microbatch, k, saved);
+    if (stage == BackwardStage::recompute_norm) {
+      recompute_norm(ex, microbatch, k, saved);
+    } else if (stage == BackwardStage::recompute_range) {
+      recompute_range(ex, microbatch, k, saved);
     } else if (stage == BackwardStage::seam) {
       dx_sums.wait(ex);
       run_seam_backward(ex, k, dx, saved);

@@ -59,12 +59,12 @@ class SublayerStack {
   /// here.
   struct Saved {
     Pass first;
-    Pass again;                       ///< of the recomputed ranges only, from the second pass
+    Pass recomputed;                  ///< of the recomputed ranges only, from the second pass
     std::vector<GradWithBias> grads;  ///< of the stream at each seam: made by backward
     std::vector<Tensor> d_normed;     ///< of the input of each sublayer: made by backward
 
     /// The pass whose results backward reads.
-    Pass& of_backward(std::size_t k) { return again.sublayers[k] ? again : first; }
+    Pass& of_backward(std::size_t k) { return recomputed.sublayers[k] ? recomputed : first; }
     void take_host_memory(Device device);  ///< Sublayer::Saved
   };
 
@@ -95,8 +95,8 @@ class SublayerStack {
   void run_forward(Exec& ex, const Microbatch& microbatch, std::span<const ForwardTurn> turns, const Tensor& output,
                    Pass& pass, LayerEvents* events) const;
   void run_seam(Exec& ex, const Microbatch& microbatch, std::size_t k, const Tensor& output, Pass& pass) const;
-  void compute_norm_again(Exec& ex, const Microbatch& microbatch, std::size_t k, Saved& saved) const;
-  void compute_range_again(Exec& ex, const Microbatch& microbatch, std::size_t last, Saved& saved) const;
+  void recompute_norm(Exec& ex, const Microbatch& microbatch, std::size_t k, Saved& saved) const;
+  void recompute_range(Exec& ex, const Microbatch& microbatch, std::size_t last, Saved& saved) const;
   InFlight run_stage_backward(Exec& ex, const Microbatch& microbatch, std::size_t k, BackwardStage stage,
                               Saved& saved) const;
   /// From the gradient of the sublayer's input to that of the stream before it, in memory dx where that is defined.
@@ -110,7 +110,7 @@ class SublayerStack {
   std::vector<Index> layers_;  // of each sublayer
   std::vector<std::unique_ptr<Sublayer>> sublayers_;
   std::vector<Seam> seams_;  // before each sublayer, then the closing one
-  Again again_;
+  Recomputation recomputation_;
   std::vector<Segment> segments_;
 };
 

@@ -37,7 +37,7 @@ class VocabParallelEmbedding {
   void backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& dy) const;
 
  private:
-  /// Of Microbatch::positions, in evaluation.
+  /// Adds the embeddings of Microbatch::positions, in evaluation.
   void add_positions(Exec& ex, const Tensor& positions, const Tensor& y) const;
 
   VocabShard vocab_;

@@ -7,8 +7,8 @@
 
 // The orders of passes, written out: sublayer, stage, and of several sub-microbatches which.
 // Forward: s seam, n norm, g gather, f first GEMM, l last GEMM; r route, p preprocess, d dispatch, e experts, c
-// combine. Backward: N norm again, R range again, g gather, l and L input and weight gradient of the last GEMM, f and F
-// of the first; c, e, d, p, r as forward; s seam, . done.
+// combine. Backward: N norm recomputed, R range recomputed, g gather, l and L input and weight gradient of the last
+// GEMM, f and F of the first; c, e, d, p, r as forward; s seam, . done.
 namespace megalith {
 namespace {
 
@@ -57,8 +57,8 @@ constexpr Overlap kSequenceParallel{.gathers_rows = true, .reduces = true};
 constexpr Overlap kSequenceParallelHalves{.sub_batches = 2, .gathers_rows = true, .reduces = true};
 
 std::vector<Segment> segments_of(const std::vector<SublayerStages>& sublayers, const Overlap& overlap,
-                                 nn::Again again = {}) {
-  return nn::make_segments(sublayers, overlap, again);
+                                 nn::Recomputation recomputation = {}) {
+  return nn::make_segments(sublayers, overlap, recomputation);
 }
 
 std::string text(std::span<const nn::ForwardTurn> turns, int sub_batches = 1) {
@@ -185,9 +185,10 @@ TEST(Segments, CaptureThatEndsInsideExpertsCutsThem) {
     EXPECT_EQ(text(captured.backward), c.captured_backward);
   }
   // Recomputed norms stand before the first stage of backward, which the rest holds.
-  const std::vector<Segment> again = segments_of(moe_layers(1, true, ForwardStage::preprocess), {}, {.norms = true});
-  EXPECT_EQ(text(again[1].backward), "1N 1g 1c 1e 1d 1p");
-  EXPECT_EQ(text(again[0].backward), "1r 1s 1. 0N 0g 0l 0L 0f 0F 0s 0.");
+  const std::vector<Segment> recomputed =
+      segments_of(moe_layers(1, true, ForwardStage::preprocess), {}, {.norms = true});
+  EXPECT_EQ(text(recomputed[1].backward), "1N 1g 1c 1e 1d 1p");
+  EXPECT_EQ(text(recomputed[0].backward), "1r 1s 1. 0N 0g 0l 0L 0f 0F 0s 0.");
   EXPECT_THROW(segments_of(moe_layers(1, true, ForwardStage::preprocess), kHalves), InternalError);
 }
 
@@ -200,28 +201,28 @@ TEST(Segments, NormsAreComputedAgainBeforeTheirSublayersBackward) {
 }
 
 TEST(Segments, ARangePassesForwardAgainBeforeItsLastSublayersBackward) {
-  nn::Again again{.ranges = {{0, 2}, {2, 4}}, .norms = false};
-  std::vector<Segment> segments = nn::make_segments(layers(2), {}, again);
+  nn::Recomputation recomputation{.ranges = {{0, 2}, {2, 4}}, .norms = false};
+  std::vector<Segment> segments = nn::make_segments(layers(2), {}, recomputation);
   EXPECT_EQ(text(segments[0].forward), "0s 0g 0f 0l 1s 1g 1f 1l 2s 2g 2f 2l 3s 3g 3f 3l 4s");
   EXPECT_EQ(text(segments[0].backward),
             "3R 3g 3l 3L 3f 3F 3s 3. 2g 2l 2L 2f 2F 2s 2. 1R 1g 1l 1L 1f 1F 1s 1. 0g 0l 0L 0f 0F 0s 0.");
-  EXPECT_EQ(text(again.ranges[0].forward), "0n 0g 0f 0l 1s 1g 1f");
-  EXPECT_EQ(text(again.ranges[1].forward), "2n 2g 2f 2l 3s 3g 3f");
-  nn::make_segments(layers(2), kHalves, again);
-  EXPECT_EQ(text(again.ranges[1].forward, 2), "2na 2ga 2fa 2la 2nb 2gb 2fb 2lb 3sa 3ga 3fa 3sb 3gb 3fb");
-  segments = nn::make_segments(layers(2), kSequenceParallelHalves, again);
-  EXPECT_EQ(text(again.ranges[1].forward, 2), "2na 2ga 2fa 2nb 2gb 2la 2fb 3sa 3ga 2lb 3fa 3sb 3gb 3fb");
+  EXPECT_EQ(text(recomputation.ranges[0].forward), "0n 0g 0f 0l 1s 1g 1f");
+  EXPECT_EQ(text(recomputation.ranges[1].forward), "2n 2g 2f 2l 3s 3g 3f");
+  nn::make_segments(layers(2), kHalves, recomputation);
+  EXPECT_EQ(text(recomputation.ranges[1].forward, 2), "2na 2ga 2fa 2la 2nb 2gb 2fb 2lb 3sa 3ga 3fa 3sb 3gb 3fb");
+  segments = nn::make_segments(layers(2), kSequenceParallelHalves, recomputation);
+  EXPECT_EQ(text(recomputation.ranges[1].forward, 2), "2na 2ga 2fa 2nb 2gb 2la 2fb 3sa 3ga 2lb 3fa 3sb 3gb 3fb");
   EXPECT_EQ(text(segments[0].backward),
             "3R 3g 3l 3f 3F 3s 2g 3L 3. 2l 2f 2F 2s 1R 1g 2L 2. 1l 1f 1F 1s 0g 1L 1. 0l 0f 0F 0s 0L 0.");
 }
 
 TEST(Segments, ARangeOverSeveralSegmentsStandsInTheLast) {
-  nn::Again again{.ranges = {{0, 4}}, .norms = true};
-  const std::vector<Segment> segments = nn::make_segments(layers(3, true, true), {}, again);
+  nn::Recomputation recomputation{.ranges = {{0, 4}}, .norms = true};
+  const std::vector<Segment> segments = nn::make_segments(layers(3, true, true), {}, recomputation);
   EXPECT_EQ(text(segments[2].backward), "5N 5g 5l 5L 5f 5F 5s 5. 4N 4g 4l 4L 4f 4F 4s 4.");
   EXPECT_EQ(text(segments[1].backward), "3R 3g 3l 3L 3f 3F 3s 3. 2g 2l 2L 2f 2F 2s 2.");
   EXPECT_EQ(text(segments[0].backward), "1g 1l 1L 1f 1F 1s 1. 0g 0l 0L 0f 0F 0s 0.");
-  EXPECT_EQ(text(again.ranges[0].forward), "0n 0g 0f 0l 1s 1g 1f 1l 2s 2g 2f 2l 3s 3g 3f");
+  EXPECT_EQ(text(recomputation.ranges[0].forward), "0n 0g 0f 0l 1s 1g 1f 1l 2s 2g 2f 2l 3s 3g 3f");
 }
 
 TEST(Segments, MiddleStagesStayTogether) {

@@ -42,7 +42,7 @@ Index AllToAllDispatcher::rows_to_send(Index rows, const Saved& kept) const {
 
 Index AllToAllDispatcher::rows_to_receive(Index rows, const Saved& kept) const {
   if (is_alone() || kept.padded > 0) return rows_to_send(rows, kept);
-  return experts_.most_rows(rows, sizes_.top_k, sizes_.num_experts);
+  return experts_.max_rows(rows, sizes_.top_k, sizes_.num_experts);
 }
 
 void AllToAllDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const {

@@ -14,7 +14,7 @@ namespace megalith::nn {
 /// Communication, per pass: an all-gather of counts (8 bytes times destinations times ranks) and two all-to-alls of at
 /// most n K P rows of H, P slices; backward has two more. A group of one rank sends nothing.
 /// Memory per microbatch in flight: the rows that arrive and what they return, at their worst case
-/// (ExpertParallel::most_rows), and maps.
+/// (ExpertParallel::max_rows), and maps.
 class AllToAllDispatcher final : public Dispatcher {
  public:
   struct Saved : Dispatcher::Saved {

@@ -46,7 +46,7 @@ Index ExpertParallel::first_row(Index tokens) const {
   return all ? 0 : tp_.group().rank() * rows_of(tokens);
 }
 
-Index ExpertParallel::most_rows(Index rows, Index top_k, Index num_experts) const {
+Index ExpertParallel::max_rows(Index rows, Index top_k, Index num_experts) const {
   const Index of_token = std::min(top_k, num_experts / ep_.size());
   return dispatch().size() * rows * of_token;
 }

@@ -37,7 +37,7 @@ class ExpertParallel {
   /// The first of these among the microbatch's rows.
   Index first_row(Index tokens) const;
   /// The most rows that can arrive, for `rows` of each rank with top_k choices.
-  Index most_rows(Index rows, Index top_k, Index num_experts) const;
+  Index max_rows(Index rows, Index top_k, Index num_experts) const;
   /// The placement of parameters that are used for the rows of dispatch: the router's.
   grid::Placement rows_placement() const;
   /// This rank's part of a tensor of the rows outside tensor-parallel regions.

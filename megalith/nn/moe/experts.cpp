@@ -55,8 +55,8 @@ void Experts::declare(std::vector<ParamSpec>& specs, const std::string& name, co
 
 Experts::Experts(const std::string& name, const MoeSpec& spec, const SublayerOptions& options, ParamSet& params)
     : activation_(spec.activation),
-      activation_again_(options.recompute.again(RecomputeModule::gelu)),
-      first_gemm_again_(options.recompute.again(RecomputeModule::mlp)),
+      recomputes_activation_(options.recompute.has(RecomputeModule::gelu)),
+      recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)),
       up_(params.at(name + ".up.weight")),
       down_(params.at(name + ".down.weight")) {}
 
@@ -94,8 +94,8 @@ void Experts::activate_backward(Exec& ex, const Saved& saved, const Tensor& d_ac
 }
 
 Tensor Experts::backward(Exec& ex, const Tensor& dy, ops::Write weight_grads, Saved& saved) const {
-  if (first_gemm_again_) first_gemm(ex, saved);
-  if (first_gemm_again_ || activation_again_) activate(ex, saved);
+  if (recomputes_first_gemm_) first_gemm(ex, saved);
+  if (recomputes_first_gemm_ || recomputes_activation_) activate(ex, saved);
   const ops::GroupSizes sizes{saved.in.sizes};
   const Tensor d_activated = ex.tensor_like(saved.activated);
   ops::grouped_matmul_input_grad(ex, {.dy = dy, .w = as_matrices(down_.value), .dx = d_activated, .sizes = sizes});

@@ -34,7 +34,7 @@ class Experts {
   void activate_backward(Exec& ex, const Saved& saved, const Tensor& d_activated, const Tensor& d_up) const;
 
   Activation activation_;
-  bool activation_again_, first_gemm_again_;
+  bool recomputes_activation_, recomputes_first_gemm_;
   Param &up_, &down_;
 };
 

@@ -157,7 +157,7 @@ void Moe::route_backward(Exec& ex, const Microbatch& microbatch, const Tensor& d
   if (shared_) ops::add(ex, dx, saved.d_shared, dx);
 }
 
-void Moe::read_again(const Tensor& x, MoeState& saved) const {
+void Moe::restore_input(const Tensor& x, MoeState& saved) const {
   saved.x = x;
   saved.router.x = groups().own_rows(x);
   if (shared_) shared_->set_input(x, saved.shared);

@@ -52,7 +52,7 @@ class Moe final : public SublayerOf<MoeState> {
                          MoeState& saved) const override;
   InFlight backward_stage(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Gradients& grads,
                           MoeState& saved) const override;
-  void read_again(const Tensor& x, MoeState& saved) const override;
+  void restore_input(const Tensor& x, MoeState& saved) const override;
 
   const ExpertParallel& groups() const { return *groups_.experts; }
   void combine(Exec& ex, MoeState& saved) const;

@@ -12,7 +12,7 @@ namespace {
 /// What shares become in whole numbers.
 constexpr double kCountOfAll = 0x1p40;
 
-/// Of all tokens, the same on every rank.
+/// A parameter about all tokens, the same on every rank.
 ParamSpec by_rule(std::string name, Index size, const ExpertParallel& experts) {
   ParamSpec spec{TensorSlice::whole(std::move(name), {size}), {size}, Init::zeros, 0, Decay::no};
   spec.placement = experts.rows_placement();
@@ -131,7 +131,7 @@ void Router::add_losses(Exec& ex, const Microbatch& microbatch, const Runs& runs
   } else if (shares_rows()) {
     comm::all_reduce(ex, groups_.tp.group(), saved.counts, comm::Reduce::sum).wait(ex);
   }
-  if (microbatch.pass == ForwardPass::again) return;
+  if (microbatch.pass == ForwardPass::recompute) return;
   const Tensor sums = ex.tensor({runs.count, config_.num_experts}, saved.probabilities.dtype());
   ops::sum_probabilities(
       ex, {.probabilities = saved.probabilities, .sums = sums, .score = config_.score, .runs = runs.runs});
