@@ -24,8 +24,8 @@ std::uint64_t digest(const Call& call) {
   const std::uint64_t kind =
       op | static_cast<std::uint64_t>(call.dtype) << 8 | static_cast<std::uint64_t>(call.reduce) << 16 |
       (message ? 0 : static_cast<std::uint64_t>(call.root)) << 24 | static_cast<std::uint64_t>(call.priority) << 56;
-  const std::uint64_t place = message ? 0 : call.site;
-  return hash_combine(hash_combine(kind, static_cast<std::uint64_t>(call.count)), place ^ call.sequence << 32);
+  const std::uint64_t site = message ? 0 : call.site;
+  return hash_combine(hash_combine(kind, static_cast<std::uint64_t>(call.count)), site ^ call.sequence << 32);
 }
 
 std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }

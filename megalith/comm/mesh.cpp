@@ -62,7 +62,7 @@ Mesh make_mesh(World& world, const grid::ResolvedSizes& sizes, Transport transfe
   return {sizes, all, dp, dp_cp, cp, tp, pp, embd, ep, etp, etp_ep, etp_ep_pp, edp};
 }
 
-grid::PerAxis Mesh::place(grid::GridKind grid) const {
+grid::PerAxis Mesh::coordinates(grid::GridKind grid) const {
   const grid::RankGenerator ranks = grid == grid::GridKind::dense ? dense_grid(sizes) : expert_grid(sizes);
   return ranks.coordinates(world.rank());
 }

@@ -32,7 +32,7 @@ struct Mesh {
   bool last_stage() const { return pp.rank() == pp.size() - 1; }
 
   /// This rank's coordinates on a grid.
-  grid::PerAxis place(grid::GridKind grid) const;
+  grid::PerAxis coordinates(grid::GridKind grid) const;
   /// The group that sums the gradients of parameters with this placement: dp_cp or edp.
   const Group& reduction_group(const grid::Placement& placement) const;
   /// The ranks of one model copy that hold the same values of parameters with this placement: tp, embd or etp. Null if

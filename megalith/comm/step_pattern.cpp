@@ -11,9 +11,9 @@ std::uint64_t digest(const Channel& channel, const Call& call, std::uint64_t op)
   const std::uint64_t kind = static_cast<std::uint64_t>(call.op) | static_cast<std::uint64_t>(call.dtype) << 8 |
                              static_cast<std::uint64_t>(call.reduce) << 16 |
                              static_cast<std::uint64_t>(call.root) << 32;
-  const std::uint64_t place = call.site | static_cast<std::uint64_t>(call.lane) << 32;
+  const std::uint64_t site = call.site | static_cast<std::uint64_t>(call.lane) << 32;
   std::uint64_t hash = hash_combine(hash_combine(channel.key(), kind), static_cast<std::uint64_t>(call.count));
-  hash = hash_combine(hash, place);
+  hash = hash_combine(hash, site);
   hash = hash_combine(hash, op);
   return hash_combine(hash, reinterpret_cast<std::uintptr_t>(call.memory));
 }

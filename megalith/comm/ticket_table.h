@@ -26,11 +26,11 @@ class TicketTable {
       free_.reserve(entries_.size());
       free_.push_back(static_cast<int>(entries_.size()) - 1);
     }
-    const int place = free_.back();
+    const int index = free_.back();
     free_.pop_back();
-    Entry& entry = entries_[static_cast<std::size_t>(place)];
+    Entry& entry = entries_[static_cast<std::size_t>(index)];
     entry.serial = next_serial_++;
-    return {entry.slot, {entry.serial * kLimit + place, call.entry}};
+    return {entry.slot, {entry.serial * kLimit + index, call.entry}};
   }
 
   /// Throws InternalError for a ticket that was given back.
@@ -42,9 +42,9 @@ class TicketTable {
 
   /// Null for a ticket that was given back.
   Slot* find(Ticket ticket) noexcept {
-    const auto place = static_cast<std::size_t>(ticket.id % kLimit);
-    if (ticket.id < 0 || place >= entries_.size() || entries_[place].serial != ticket.id / kLimit) return nullptr;
-    return &entries_[place].slot;
+    const auto index = static_cast<std::size_t>(ticket.id % kLimit);
+    if (ticket.id < 0 || index >= entries_.size() || entries_[index].serial != ticket.id / kLimit) return nullptr;
+    return &entries_[index].slot;
   }
 
   /// `ticket` is in flight. Its slot may be reused.
@@ -63,7 +63,7 @@ class TicketTable {
   }
 
  private:
-  static constexpr std::int64_t kLimit = 1 << 16;  // a ticket's id is serial * kLimit + place
+  static constexpr std::int64_t kLimit = 1 << 16;  // a ticket's id is serial * kLimit + index
   struct Entry {
     Slot slot;
     std::int64_t serial = -1;  // serial of the ticket; -1: free

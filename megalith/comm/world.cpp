@@ -6,9 +6,9 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/call_log.h"
-#include "megalith/comm/meet.h"
 #include "megalith/comm/positions.h"
 #include "megalith/comm/silent_channel.h"
+#include "megalith/comm/synchronize_ranks.h"
 
 namespace megalith::comm {
 namespace {
@@ -103,7 +103,7 @@ void World::wait_for(const Event& event) {
   check_health();
 }
 
-void meet(World& world, Exec& ex, const char* when) {
+void synchronize_ranks(World& world, Exec& ex, const char* when) {
   try {
     world.wait_for(ex);
     Exec host;

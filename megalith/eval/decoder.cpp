@@ -9,7 +9,7 @@
 #include "megalith/base/host_limits.h"
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
-#include "megalith/comm/meet.h"
+#include "megalith/comm/synchronize_ranks.h"
 
 namespace megalith::eval {
 namespace {
@@ -225,13 +225,13 @@ Tensor Decoder::run_planned(const Pass& pass, model::Chunk::Rows rows, model::Ch
 
 // No rank captures while another waits for it, and none launches before all have made their graphs (NcclChannel).
 void Decoder::capture_step() {
-  comm::meet(world_, ex_, "before a step of generation is captured");
+  comm::synchronize_ranks(world_, ex_, "before a step of generation is captured");
   Capture capture("generation", ledger_.memory());
   step_graph_ = ex_.captured(capture, [this] {
     step_logits_ = run_planned(step_pass(), {0, config_.slots}, all_slots_);
   });
   step_graph_.prepare(ex_);
-  comm::meet(world_, ex_, "after a step of generation was captured");
+  comm::synchronize_ranks(world_, ex_, "after a step of generation was captured");
 }
 
 std::span<const double> Decoder::run(const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved) {

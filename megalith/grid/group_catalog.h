@@ -41,7 +41,7 @@ std::string_view name_of(GroupKind kind);
 /// Throws ConfigError naming the nearest kind.
 GroupKind parse_group_kind(std::string_view name);
 
-/// A rank's place in the groups of one kind.
+/// A rank's membership in the groups of one kind.
 struct Membership {
   GroupKind kind;
   std::string_view name;

@@ -26,13 +26,13 @@ std::optional<GroupKind> replica_group(const Placement& placement) {
   throw InternalError("[Placement] replicated: the catalogue has no group along these axes");
 }
 
-bool owns_in_copy(const Placement& placement, const PerAxis& place) {
+bool owns_in_copy(const Placement& placement, const PerAxis& coordinates) {
   const Axes in_copy = placement.replicated.without(kDataAxes);
-  return std::ranges::all_of(kAxes, [&](Axis axis) { return !in_copy.has(axis) || place[axis] == 0; });
+  return std::ranges::all_of(kAxes, [&](Axis axis) { return !in_copy.has(axis) || coordinates[axis] == 0; });
 }
 
-bool is_in_first_copy(const PerAxis& place) {
-  return std::ranges::all_of(kAxes, [&](Axis axis) { return !kDataAxes.has(axis) || place[axis] == 0; });
+bool is_in_first_copy(const PerAxis& coordinates) {
+  return std::ranges::all_of(kAxes, [&](Axis axis) { return !kDataAxes.has(axis) || coordinates[axis] == 0; });
 }
 
 Shard optimizer_shard(const Placement& placement, const ResolvedSizes& sizes, int rank) {

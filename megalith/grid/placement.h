@@ -78,11 +78,12 @@ inline bool is_partial_in_copy(const Placement& placement) { return !placement.p
 inline bool is_partial_along_tp(const Placement& placement) { return placement.partial.has(Axis::tp); }
 
 /// Exactly one rank of a model copy owns a parameter: the one with coordinate 0 along the replicated axes. It counts
-/// the parameter in the gradient norm and writes it to checkpoints. `place`: the rank's coordinates on placement.grid.
-bool owns_in_copy(const Placement& placement, const PerAxis& place);
+/// the parameter in the gradient norm and writes it to checkpoints. `coordinates`: the rank's coordinates on
+/// placement.grid.
+bool owns_in_copy(const Placement& placement, const PerAxis& coordinates);
 /// Whether a rank belongs to the first model copy. The norm is computed over the parameters of its ranks, and its ranks
 /// write everything that is not sharded over copies.
-bool is_in_first_copy(const PerAxis& place);
+bool is_in_first_copy(const PerAxis& coordinates);
 /// The shard of a sharded optimizer that the rank has, and the number of shards: its index in reduction_group().
 struct Shard {
   int index = 0, count = 1;

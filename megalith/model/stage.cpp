@@ -46,7 +46,7 @@ ParamSet::PartitionOf partition_of(const StageConfig& config, const comm::Mesh& 
                      .shards = shard.count,
                      .own = shard.index,
                      .sharding = config.sharding,
-                     .place = mesh.place(placement.grid)};
+                     .place = mesh.coordinates(placement.grid)};
   };
 }
 

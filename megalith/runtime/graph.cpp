@@ -202,7 +202,7 @@ void GraphComparison::end() {
   while (next_ < ops.size() && !ops[next_].of_host) ++next_;
   if (next_ < ops.size()) {
     refuse(ops[next_].place, ops[next_].name,
-           "the graph has it, the host no longer asks for it: a graph keeps the path of its capture");
+           "the graph has it, the host no longer submits it: a graph keeps the path of its capture");
   }
 }
 

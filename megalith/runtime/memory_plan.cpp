@@ -107,7 +107,7 @@ void check_scratch(std::vector<const Allocation*> tensors) {
 }
 
 /// The maximal number of bytes of scratch tensors that are alive at one op.
-Index most_alive(const PhasePlan& phase) {
+Index max_alive(const PhasePlan& phase) {
   std::map<int, Index> changes;  // by op
   for (const Allocation& tensor : phase.tensors) {
     if (tensor.region != Region::scratch) continue;
@@ -172,7 +172,7 @@ MemoryPlan make_plan(const Recording& recording) {
     plan.phases[static_cast<std::size_t>(op.phase)].ops.push_back(op.name);
   for (PhasePlan& phase : plan.phases) {
     plan.scratch_bytes = std::max(plan.scratch_bytes, place_scratch(phase));
-    plan.alive_bytes = std::max(plan.alive_bytes, most_alive(phase));
+    plan.alive_bytes = std::max(plan.alive_bytes, max_alive(phase));
   }
   check_plan(plan);
   return plan;

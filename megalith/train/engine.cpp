@@ -111,13 +111,13 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
                memory_.scalars().optimizer_state);
   graphs_.run_step(progress.step + 1, ask);
 
-  const Index place = started_++ % kMaxStarted;
-  Started& started = under_way_[static_cast<std::size_t>(place)];
+  const Index index = started_++ % kMaxStarted;
+  Started& started = under_way_[static_cast<std::size_t>(index)];
   started.step = progress.step + 1;
-  exec().copy(outcomes_memory_.data() + place * outcome_bytes(), memory_.scalars().outcome.raw(),
+  exec().copy(outcomes_memory_.data() + index * outcome_bytes(), memory_.scalars().outcome.raw(),
               sizeof(ops::StepOutcome));
   if (const Index bytes = stage().moe_totals().bytes(); bytes > 0)
-    exec().copy(outcomes_memory_.data() + place * outcome_bytes() + kOutcomeBytes, stage().moe_totals().counts.raw(),
+    exec().copy(outcomes_memory_.data() + index * outcome_bytes() + kOutcomeBytes, stage().moe_totals().counts.raw(),
                 bytes);
   started.done.record(exec().stream());
 }
@@ -146,11 +146,11 @@ MoeReport Engine::read_moe(std::byte* totals) const {
 
 StepReport Engine::finish_step() {
   if (steps_started() == 0) throw InternalError("[Engine::finish_step] no step is under way");
-  const Index place = finished_++ % kMaxStarted;
-  const Started& started = under_way_[static_cast<std::size_t>(place)];
+  const Index index = finished_++ % kMaxStarted;
+  const Started& started = under_way_[static_cast<std::size_t>(index)];
   world().wait_for(started.done);
   ops::StepOutcome outcome;
-  std::memcpy(&outcome, outcomes_memory_.data() + place * outcome_bytes(), sizeof outcome);
+  std::memcpy(&outcome, outcomes_memory_.data() + index * outcome_bytes(), sizeof outcome);
   const bool skipped = outcome.applied == 0;
   const bool scaled = program_.rules().scaling.is_on() && outcome.counts.calls == 0;
   if (skipped && !scaled) refuse(outcome, started.step);
@@ -163,7 +163,7 @@ StepReport Engine::finish_step() {
           .skipped = skipped,
           .stop = asked.stop == Stop::asked,
           .save = asked.save,
-          .moe = read_moe(outcomes_memory_.data() + place * outcome_bytes() + kOutcomeBytes)};
+          .moe = read_moe(outcomes_memory_.data() + index * outcome_bytes() + kOutcomeBytes)};
 }
 
 double Engine::evaluate(const model::BatchSource& source, Index samples) {

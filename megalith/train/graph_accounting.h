@@ -32,7 +32,7 @@ struct PlannedGraphs {
 PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank);
 
 pipeline::ScheduleShape training_shape(const config::RunPlan& plan);
-/// Of every layer on every rank.
+/// The sizes of every layer on every rank.
 capture::LayerSizes layer_sizes(const config::RunPlan& plan);
 /// The stages of a layer of the model that graphs of layers would hold, for any graphs.mode.
 nn::LayerEdges captured_edges(const config::RunPlan& plan, Index layer);
@@ -54,7 +54,8 @@ struct GraphAccount {
   /// Whether everything except the times is equal.
   bool is_like(const GraphAccount& other) const;
 };
-/// Of all ranks, when training graphs are captured. Includes evaluation graphs if they are captured, too. Collective.
+/// The accounts of all ranks, when training graphs are captured. Includes evaluation graphs if they are captured, too.
+/// Collective.
 std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPlan& plan);
 
 /// Tables for readers: rank 0, and the ranks whose numbers differ from it. The table of memory is printed for the first

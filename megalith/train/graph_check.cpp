@@ -7,14 +7,14 @@
 
 #include "megalith/base/build.h"
 #include "megalith/comm/gather_values.h"
-#include "megalith/comm/meet.h"
+#include "megalith/comm/synchronize_ranks.h"
 #include "megalith/train/host_memory.h"
 
 namespace megalith::train {
 namespace {
 
 /// What each rank has found to differ between a run from graphs and an eager one: throws InternalError, the same on
-/// all, that names what a step writes first of it all and the rank that has it, with `remark` behind it. Returns where
+/// all, that names what a step writes first of it all and the rank that has it, followed by `remark`. Returns where
 /// no rank has found anything.
 void refuse_differences(comm::World& world, const std::string& what,
                         const std::optional<capture::MemoryCopy::Difference>& mine, std::string_view remark) {
@@ -87,8 +87,8 @@ std::vector<MemoryLedger::Block> GraphCheck::compared() const {
 }
 
 void GraphCheck::run_twice(Exec& ex, const RunName& name, const std::function<void(Via)>& run) {
-  // Between two runs all ranks meet: transports read and write the others' memory.
-  comm::meet(world_, ex, "before memory is kept for graphs.check");
+  // Between two runs ranks synchronise: transports read and write the others' memory.
+  comm::synchronize_ranks(world_, ex, "before memory is kept for graphs.check");
   if (!copy_) copy_.emplace(plan_.device, compared());
   GraphCache::Observer see;
   if (plan_.graphs.mode == capture::GraphMode::layers) {
@@ -101,14 +101,14 @@ void GraphCheck::run_twice(Exec& ex, const RunName& name, const std::function<vo
   }
   const Observed observed(layers_, std::move(see));
   copy_->keep(ex);
-  comm::meet(world_, ex, "before the checked run from graphs");
+  comm::synchronize_ranks(world_, ex, "before the checked run from graphs");
   run(Via::graphs);
-  comm::meet(world_, ex, "after the checked run from graphs");
+  comm::synchronize_ranks(world_, ex, "after the checked run from graphs");
   copy_->exchange(ex);
   if (witness_) witness_->compare_from_here();
-  comm::meet(world_, ex, "before the eager run of graphs.check");
+  comm::synchronize_ranks(world_, ex, "before the eager run of graphs.check");
   run(Via::eager);
-  comm::meet(world_, ex, "after the eager run of graphs.check");
+  comm::synchronize_ranks(world_, ex, "after the eager run of graphs.check");
   const bool of_steps = plan_.graphs.mode == capture::GraphMode::iteration;
   refuse_differences(world_, name.text(), first_difference(ex),
                      of_steps

@@ -41,7 +41,7 @@ class GraphCheck {
   /// calls: the run is eager only, and every op is compared with the graph's (GraphComparison). A debug build does this
   /// if the recipe requests no check.
   enum class Checked : std::uint8_t { no, calls, results };
-  /// Of a run that comes after `runs_before` others.
+  /// How a run is checked that comes after `runs_before` others.
   Checked turn(Index runs_before) const;
   /// Runs run(Via::graphs). If results are checked, runs run(Via::eager) from the same memory and refuses differences;
   /// the results of the second run stay. With graphs, errors name the run. Collective.

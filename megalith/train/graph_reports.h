@@ -15,7 +15,7 @@ class GraphReports {
   void after_step(Index step);
   /// The same after an evaluation, which may have captured a graph.
   void after_evaluation(Index step);
-  /// Of graphs.check: once, when its steps have been compared, or when no more come.
+  /// The result of graphs.check: once, when its steps have been compared, or when no more come.
   enum class MoreSteps : std::uint8_t { come, end };
   void report_check(MoreSteps more);
   /// The host's time to submit a step from graphs.

@@ -6,7 +6,7 @@
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/comm/gather_values.h"
-#include "megalith/comm/meet.h"
+#include "megalith/comm/synchronize_ranks.h"
 
 namespace megalith::train {
 namespace {
@@ -50,11 +50,11 @@ void GraphRunner::begin_layer_graphs(GraphCache::State state) {
 
 template <class Ops>
 void GraphRunner::run_capturing(Ops&& ops) {
-  comm::meet(memory_.world(), memory_.exec(), "before graphs are captured");
+  comm::synchronize_ranks(memory_.world(), memory_.exec(), "before graphs are captured");
   const Index before = device::memory_in_use(plan_.device);
   ops();
   graph_bytes_ += device::memory_in_use(plan_.device) - before;
-  comm::meet(memory_.world(), memory_.exec(), "after graphs were captured");
+  comm::synchronize_ranks(memory_.world(), memory_.exec(), "after graphs were captured");
   std::uint64_t sum = 0;
   for (const std::uint64_t term : comm::gather_values(memory_.world().all(), memory_.world().agreement_term()))
     sum += term;
@@ -90,7 +90,7 @@ CapturedGraphs GraphRunner::captured() const {
 }
 
 void GraphRunner::forget() {
-  comm::meet(memory_.world(), memory_.exec(), "before graphs are forgotten");
+  comm::synchronize_ranks(memory_.world(), memory_.exec(), "before graphs are forgotten");
   const Index before = device::memory_in_use(plan_.device);
   layer_graphs_.clear();
   train_graph_.reset();
@@ -130,7 +130,7 @@ void GraphRunner::run_ops(const AskRequests& ask, Via via) {
     if (now == GraphCache::State::capturing) {
       run_capturing([this] {
         program_.passes();
-        comm::meet(memory_.world(), memory_.exec(), "before graphs are prepared");
+        comm::synchronize_ranks(memory_.world(), memory_.exec(), "before graphs are prepared");
         layer_graphs_.prepare(memory_.exec());
       });
     } else {

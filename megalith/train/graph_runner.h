@@ -47,7 +47,7 @@ class GraphRunner {
   void end_evaluation();
 
   /// Drops the graphs. The next graphs.warmup_steps steps and evaluations are eager again, then graphs are captured
-  /// anew. Call it on all ranks between the same two steps, with none in flight. Waits for the device.
+  /// once more. Call it on all ranks between the same two steps, with none in flight. Waits for the device.
   void forget();
 
   /// The graphs of [graphs] mode = iteration, when they are captured.
@@ -67,7 +67,7 @@ class GraphRunner {
   /// Steps and evaluated batches since the start of the run, or since graphs were dropped.
   Index graph_steps() const { return steps_ - forgotten_at_step_; }
   Index graph_evaluations() const { return batches_ - forgotten_at_batch_; }
-  /// Of graphs of training steps.
+  /// Launches of graphs of training steps.
   Index launches() const { return layer_graphs_.launches().count() + train_graph_.launches().count(); }
   double launching_s() const { return layer_graphs_.launches().host_s() + train_graph_.launches().host_s(); }
   /// The pattern that the calls between ranks of the next step must have: that of eager steps, or that of steps with

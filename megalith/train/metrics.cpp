@@ -66,9 +66,9 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
     all.push_back({layer + "empty", static_cast<double>(load.empty)});
     all.push_back({layer + "choices", static_cast<double>(load.choices)});
     all.push_back({layer + "dropped", static_cast<double>(load.dropped)});
-    for (std::size_t place = 0; place < load.hottest.size(); ++place) {
-      const auto& [expert, share] = load.hottest[place];
-      const std::string name = str(layer, "hottest_", place + 1, '_');
+    for (std::size_t position = 0; position < load.hottest.size(); ++position) {
+      const auto& [expert, share] = load.hottest[position];
+      const std::string name = str(layer, "hottest_", position + 1, '_');
       all.push_back({name + "expert", static_cast<double>(expert)});
       all.push_back({name + "share", share});
     }

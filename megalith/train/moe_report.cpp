@@ -21,13 +21,13 @@ ExpertLoad load_of(Index layer, const std::int64_t* counts, Index experts) {
   std::ranges::stable_sort(order, std::greater<>{}, [&](Index e) { return counts[e]; });
   if (load.choices == 0) return load;
   const double mean = static_cast<double>(load.choices) / static_cast<double>(experts);
-  const auto over_mean = [&](Index place) {
-    return static_cast<double>(counts[order[static_cast<std::size_t>(place)]]) / mean;
+  const auto over_mean = [&](Index position) {
+    return static_cast<double>(counts[order[static_cast<std::size_t>(position)]]) / mean;
   };
   load.max_over_mean = over_mean(0);
   load.p95_over_mean = over_mean(experts - std::max<Index>(1, ceil_div(experts * 95, 100)));
-  for (Index place = 0; place < std::min<Index>(3, experts); ++place) {
-    const Index e = order[static_cast<std::size_t>(place)];
+  for (Index position = 0; position < std::min<Index>(3, experts); ++position) {
+    const Index e = order[static_cast<std::size_t>(position)];
     load.hottest.emplace_back(e, static_cast<double>(counts[e]) / static_cast<double>(load.choices));
   }
   return load;

@@ -178,7 +178,7 @@ RouterTraceReader::RouterTraceReader(io::Fs& fs, const std::string& file, const 
   const auto step_bytes = static_cast<std::size_t>(shape.step_values()) * sizeof(std::uint16_t);
   if (const std::size_t rest = (text.size() - begin_) % step_bytes; rest != 0)
     throw InputError(str("moe.replay = ", file, ": is cut: ", rest, " of the ", step_bytes,
-                         " bytes of a step are behind its last whole step; copy it again"));
+                         " bytes of a step are after its last whole step; copy it again"));
   const auto steps = static_cast<Index>((text.size() - begin_) / step_bytes);
   if (first_step < first_step_ || last_step > first_step_ + steps)
     throw ConfigError(str("moe.replay = ", file, ": has steps ", first_step_ + 1, " to ", first_step_ + steps,

@@ -21,10 +21,10 @@ class RouterTrace : public nn::RouterDecisions {
   virtual std::string publish() { return ""; }
 };
 
-/// Of a run that trains the steps after `first_step`. Repeats moe.replay, else records in `file` if it is not empty:
-/// rank 0 makes the file, and a step costs an all-reduce of 4 bytes per decision. Throws ConfigError for a moe.replay
-/// of another shape or without these steps, InputError for one that is cut, IoError. A replay throws InputError for
-/// experts that do not exist, and if those of a token are not distinct.
+/// The hook of a run that trains the steps after `first_step`. Repeats moe.replay, else records in `file` if it is not
+/// empty: rank 0 makes the file, and a step costs an all-reduce of 4 bytes per decision. Throws ConfigError for a
+/// moe.replay of another shape or without these steps, InputError for one that is cut, IoError. A replay throws
+/// InputError for experts that do not exist, and if those of a token are not distinct.
 std::unique_ptr<RouterTrace> open_router_trace(comm::World& world, io::Fs& fs, const config::RunPlan& plan,
                                                const io::Path& file, Index first_step);
 

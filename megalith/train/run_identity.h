@@ -25,7 +25,7 @@ inline constexpr const char *kRecipeText = "recipe", *kTokenizerHash = "tokenize
 /// Hash of everything that must match at resume: the model's shape, precision, seed, tokenizer and corpus.
 std::string config_hash(const config::RunPlan& plan, const DataIdentity& identity);
 
-/// What a manifest tells of a run before its first step: recipe, hashes, counters at 0.
+/// What a manifest records of a run before its first step: recipe, hashes, counters at 0.
 checkpoint::RunState state_at_start(const config::RunPlan& plan, const DataIdentity& identity);
 
 /// Writes the vocabulary's files to a checkpoint that is being saved. Called by one rank. Throws IoError.

@@ -95,7 +95,7 @@ void Saver::read_pieces(checkpoint::CheckpointReader& reader, StateTensors tenso
     const Index most = HostStaging::kBytes / size_of(piece.values.dtype());
     checkpoint::for_each_block(piece.slice, most, [&](const TensorSlice& block, Index first) {
       staging_.write(engine_.exec(), piece.values, first, block.local.numel(), [&](const Tensor& host) {
-        if (starts_anew(reader.manifest(), piece.slice.name))
+        if (starts_from_zero(reader.manifest(), piece.slice.name))
           std::memset(host.raw(), 0, static_cast<std::size_t>(host.bytes()));
         else
           reader.read(block, host);
@@ -104,16 +104,16 @@ void Saver::read_pieces(checkpoint::CheckpointReader& reader, StateTensors tenso
   }
 }
 
-bool Saver::starts_anew(const checkpoint::Manifest& saved, std::string_view tensor) const {
+bool Saver::starts_from_zero(const checkpoint::Manifest& saved, std::string_view tensor) const {
   const auto is_one = [&](const nn::RouterState& state) { return tensor.ends_with(state.name_end); };
   return std::ranges::any_of(nn::router_states(plan_.model.moe), is_one) && saved.find(tensor) == nullptr;
 }
 
 checkpoint::Digest128 Saver::digest_of_other_rules(checkpoint::CheckpointReader& reader) {
-  checkpoint::StateDigest anew, left_out;
+  checkpoint::StateDigest from_zero, left_out;
   for (const StatePiece& piece : owned())
-    if (starts_anew(reader.manifest(), piece.slice.name)) add_digest(piece, anew);
-  checkpoint::Digest128 change = anew.value();
+    if (starts_from_zero(reader.manifest(), piece.slice.name)) add_digest(piece, from_zero);
+  checkpoint::Digest128 change = from_zero.value();
   if (engine_.world().rank() > 0) return change;
   for (const nn::RouterState& state : nn::router_states(plan_.model.moe)) {
     for (const checkpoint::TensorRecord& tensor : reader.manifest().tensors) {
@@ -205,7 +205,7 @@ std::string Saver::lack_of_space() {
     free = fs_.free_bytes(folder_);
   } catch (const io::SystemError& error) {
     if (error.number() == ENOSPC || error.number() == EDQUOT) free = 0;
-  } catch (const IoError&) {  // the save will say what is wrong
+  } catch (const IoError&) {  // the save throws it
   }
   if (free >= needed) return "";
   return str("[", folder_.string(), "] a checkpoint takes ", human_bytes(static_cast<Index>(needed)), ", ",
@@ -430,7 +430,7 @@ std::optional<Resumed> Saver::resume() {
       resumed.digest = digest_of_state(resumed.progress);
       if (resumed.digest == wanted) return resumed;
       problem = str("[resume] ", resumed.folder, ": the state digest in memory is ", resumed.digest.hex(),
-                    ", the manifest says ", wanted.hex(), ": some value is not the one that was saved");
+                    ", the manifest has ", wanted.hex(), ": some value is not the one that was saved");
     }
     if (plan_.checkpoint.on_corrupt == checkpoint::OnCorrupt::fail) {
       if (is_read) throw CheckpointError(CheckpointError::Kind::refused, problem);

@@ -65,8 +65,8 @@ class Saver {
   std::vector<StatePiece> owned() const;
   std::optional<checkpoint::ShardReport> write_shard(const io::Path& staging);
   /// Whether the state of a rule is this run's and not the checkpoint's: it starts at 0.
-  bool starts_anew(const checkpoint::Manifest& saved, std::string_view tensor) const;
-  /// Digest of what starts anew on this rank, less that of what the checkpoint has and this run leaves out.
+  bool starts_from_zero(const checkpoint::Manifest& saved, std::string_view tensor) const;
+  /// Digest of what starts from 0 on this rank, less that of what the checkpoint has and this run leaves out.
   checkpoint::Digest128 digest_of_other_rules(checkpoint::CheckpointReader& reader);
   std::vector<std::string> warnings_of_other_rules(const checkpoint::Manifest& saved) const;
   /// Reads this rank's slices of the given kind of tensors from a checkpoint.

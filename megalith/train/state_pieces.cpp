@@ -17,17 +17,17 @@ struct FlatTensor {
 
 /// Appends the elements of a parameter that lie in a range, box by box.
 void add_range(const Param& param, const OwnRange& range, const FlatTensor& tensor, std::vector<StatePiece>& pieces) {
-  const TensorSlice& slice = param.spec.slice;  // without padding rows, which lie behind its elements
+  const TensorSlice& slice = param.spec.slice;  // without padding rows, which lie after its elements
   const Index begin = std::max(param.offset, range.in_whole);
   const Index end = std::min(param.offset + slice.local.numel(), range.in_whole + range.count);
   if (begin >= end) return;
-  Index place = begin + (tensor.is_whole ? 0 : range.in_own - range.in_whole);
+  Index offset = begin + (tensor.is_whole ? 0 : range.in_own - range.in_whole);
   for (const checkpoint::Box& box : checkpoint::boxes_of_range(slice.local, begin - param.offset, end - param.offset)) {
-    StatePiece piece{checkpoint::slice_of(slice, box), tensor.flat.rows(place, box.shape.numel())};
+    StatePiece piece{checkpoint::slice_of(slice, box), tensor.flat.rows(offset, box.shape.numel())};
     piece.slice.name.insert(0, tensor.prefix);
     piece.values = piece.values.reshaped(box.shape);
     pieces.push_back(std::move(piece));
-    place += box.shape.numel();
+    offset += box.shape.numel();
   }
 }
 
@@ -46,10 +46,10 @@ std::vector<StatePiece> pieces_of(const ParamSet& params, const std::deque<optim
       }
     }
     // The coordinates 0 own all that is on a grid.
-    const grid::PerAxis place = owner == nullptr ? grid::PerAxis{} : owner->place(buffer.grid());
-    if (!buffer.is_sharded() && !grid::is_in_first_copy(place)) continue;
+    const grid::PerAxis coordinates = owner == nullptr ? grid::PerAxis{} : owner->coordinates(buffer.grid());
+    if (!buffer.is_sharded() && !grid::is_in_first_copy(coordinates)) continue;
     for (const Param& param : buffer.params()) {
-      if (!grid::owns_in_copy(param.spec.placement, place)) continue;
+      if (!grid::owns_in_copy(param.spec.placement, coordinates)) continue;
       for (const FlatTensor& tensor : tensors) {
         for (const OwnRange& range : buffer.own_ranges()) add_range(param, range, tensor, pieces);
       }

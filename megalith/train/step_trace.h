@@ -12,7 +12,7 @@ namespace megalith::train {
 class StepTrace {
  public:
   static constexpr Index kUntraced = 2, kTraced = 3;
-  /// Of a run that trains steps [first_step, last_step). `file`: empty: no step is traced.
+  /// For a run that trains steps [first_step, last_step). Without `file` no step is traced.
   StepTrace(Engine& engine, io::Fs& fs, RunLog& log, io::Path file, Index first_step, Index last_step);
 
   /// With `step` steps completed, before the next one. Collective.

@@ -10,7 +10,7 @@
 #include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/gather_values.h"
-#include "megalith/comm/meet.h"
+#include "megalith/comm/synchronize_ranks.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/train/gather.h"
 
@@ -72,7 +72,7 @@ std::string communication_rows(int rank, double later_s, std::vector<Tracer::Cal
   return rows;
 }
 
-/// The rank's rows, each with a comma behind it.
+/// The rank's rows, each followed by a comma.
 std::string rows_of(int rank, double later_s, const Tracer& tracer) {
   std::string rows =
       name_row("process_name", rank, kOpsRow, str("rank ", rank)) + name_row("thread_name", rank, kOpsRow, "ops");
@@ -105,7 +105,7 @@ void require_trace(const config::RunPlan& plan, const io::Path& file) {
 }
 
 void begin_trace(comm::World& world, Exec& ex, Tracer& tracer) {
-  comm::meet(world, ex, "before steps are traced");
+  comm::synchronize_ranks(world, ex, "before steps are traced");
   ex.set_tracer(&tracer);
 }
 

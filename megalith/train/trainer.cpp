@@ -83,7 +83,7 @@ class Run {
     return largest(missing) != 0;
   }
 
-  /// Of all ranks.
+  /// Over all ranks.
   Index largest(std::int64_t mine) {
     Exec host;
     comm::all_reduce(host, world_.all(), Tensor(&mine, {1}, DType::i64), comm::Reduce::max).wait(host);
@@ -127,7 +127,7 @@ class Run {
       log_.note(
           str("resumed ", resumed_->folder, " at step ", progress_.step, ", state digest ", resumed_->digest.hex()));
     }
-    if (takes_values) log_.note(str("values of ", inputs_.init.string(), "; all else begins anew"));
+    if (takes_values) log_.note(str("values of ", inputs_.init.string(), "; all else starts as in a new run"));
     for (const std::string& change : changed) log_.note("train.init: " + change);
     if (progress_.step >= plan_.train.steps) {
       log_.note(str("nothing to train: step ", progress_.step, " of train.steps = ", plan_.train.steps, " is done"));

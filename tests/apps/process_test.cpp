@@ -290,7 +290,7 @@ TEST_F(Program, FineTuningBeginsAnewWithTheValuesOfACheckpoint) {
   const Finished tuned = run_shell(train("b", init + " --set train.global_batch=4 --set train.seed=3"));
   ASSERT_EQ(tuned.code, 0) << tuned.err;
   EXPECT_EQ(tuned.err.find("warning"), std::string::npos) << tuned.err;
-  EXPECT_NE(tuned.err.find("values of " + out("a") + "/checkpoints/step_00000008; all else begins anew"),
+  EXPECT_NE(tuned.err.find("values of " + out("a") + "/checkpoints/step_00000008; all else starts as in a new run"),
             std::string::npos)
       << tuned.err;
   const auto first_loss = [&](const char* name) { return nlohmann::json::parse(metrics(name).front()).at("loss"); };

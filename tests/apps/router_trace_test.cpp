@@ -128,7 +128,7 @@ TEST_F(RouterTrace, RefusesWhatDoesNotFit) {
             0);
   refused(replay(), 65, "step 3, MoE layer 3, token 127 of the batch names expert ");
   ASSERT_EQ(run_shell("truncate -s -3 " + trace()).code, 0);
-  refused(replay(), 65, "is cut: 2045 of the 2048 bytes of a step are behind its last whole step");
+  refused(replay(), 65, "is cut: 2045 of the 2048 bytes of a step are after its last whole step");
   const Finished dense = run_shell(train("dense", record()));
   EXPECT_EQ(dense.code, 64);
   EXPECT_THAT(dense.err, HasSubstr("the model has no experts"));

@@ -80,7 +80,7 @@ void expect_at(Exec& ex, const Tensor& tensor, const char* what, const Want& wan
 }
 
 /// All members' graphs are there, or done with: none may launch one before the others have made theirs.
-void meet(Exec& ex, const Group& group) {
+void synchronize_members(Exec& ex, const Group& group) {
   barrier(ex, group);
   ex.synchronize();
 }
@@ -118,13 +118,13 @@ void sums_and_gathers(World& world, Calls calls, Priority priority) {
   const Group group = all_ranks(world, "sums");
   const WatchedReplays replays(world, ex);
   const auto run = [&](const auto& call) {
-    meet(ex, group);
+    synchronize_members(ex, group);
     if (calls == Calls::eager) return call();
     CapturedCalls captured(ex, call);
-    meet(ex, group);
+    synchronize_members(ex, group);
     captured.launch();
     ex.synchronize();
-    meet(ex, group);  // before the graph goes: a member's launch touches the others' tensors
+    synchronize_members(ex, group);  // before the graph goes: a member's launch touches the others' tensors
   };
   const int n = world.size(), rank = world.rank();
   const Index pieces = MailboxLayout::kPieceBytes / Index{sizeof(T)}, part = pieces / n + 40;
@@ -171,7 +171,7 @@ void messages(World& world) {
     from_previous.push_back(ex.tensor({count}, DType::i32));
     from_next.push_back(ex.tensor({count}, DType::i32));
   }
-  meet(ex, ring);
+  synchronize_members(ex, ring);
   std::vector<Pending> pending;
   for (int message = 0; message < 3; ++message) {
     const auto at = static_cast<std::size_t>(message);
@@ -201,10 +201,10 @@ class Replayed {
         y(ex.tensor({kCount}, DType::f32)),
         small{ex.tensor({kSmall}, DType::f32), ex.tensor({kSmall}, DType::f32), ex.tensor({kSmall}, DType::f32)},
         replays_(world, ex) {
-    meet(ex, sums_);
+    synchronize_members(ex, sums_);
     step();  // outside of graphs first
     graph_.emplace(ex, [&] { step(); });
-    meet(ex, sums_);
+    synchronize_members(ex, sums_);
   }
 
   void step() {

@@ -87,7 +87,7 @@ TEST(Mesh, ADenseRunMakesNoMoreGroupsThanItsGridHas) {
     EXPECT_EQ(made, (std::vector<std::string>{"world", "dp-cp", "tp", "pp", "embd"}));
     EXPECT_FALSE(mesh.etp_ep_pp);
     EXPECT_EQ(ranks_of(mesh.edp), ranks_of(mesh.dp_cp));
-    EXPECT_EQ(mesh.place(grid::GridKind::dense),
+    EXPECT_EQ(mesh.coordinates(grid::GridKind::dense),
               (grid::PerAxis{.tp = mesh.tp_rank(), .dp = mesh.dp_rank(), .pp = mesh.pp_rank()}));
   });
 }

@@ -10,7 +10,7 @@ enum class InReach : std::uint8_t { mailboxes, tensors };
 
 /// Runs `body` on `size` threads of this process that share its GPUs, rank r on GPU r % (number of GPUs), which NCCL
 /// refuses: groups of more members than the machine has GPUs. The world's groups consist of a PeerGroup each; what that
-/// does not take fails, but for barriers, which are the hosts'. Ranks must meet (barrier) before each call: one that
+/// does not take fails, but for barriers, which are the hosts'. Ranks must pass a barrier before each call: one that
 /// takes memory may wait for what is in flight on its GPU. None may copy to the host before its calls are done
 /// (Exec::synchronize): such a copy waits with CUDA's lock held, and the ranks that it waits for submit under the same
 /// lock. A rank that fails says so on stderr and leaves the others waiting.

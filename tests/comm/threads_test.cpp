@@ -83,7 +83,7 @@ TEST(ThreadsMessages, OfAStepThatFailsReachItsMemoryNoMore) {
     Exec ex;
     float memory = 1;
     const Tensor tensor(&memory, {1}, DType::f32);
-    const auto meet = [&] { barrier(ex, world.all()); };
+    const auto wait_for_all = [&] { barrier(ex, world.all()); };
     if (world.rank() == 0) {
       StepPattern pattern;
       mutate(world, {Mutation::Kind::twice, 0});
@@ -93,14 +93,14 @@ TEST(ThreadsMessages, OfAStepThatFailsReachItsMemoryNoMore) {
         throw InternalError("the step fails");
       } catch (const InternalError&) {
       }
-      meet();
-      meet();
+      wait_for_all();
+      wait_for_all();
       EXPECT_EQ(memory, 1);
     } else {
       memory = 2;
-      meet();
+      wait_for_all();
       const Pending sent = send(ex, world.all(), tensor, 0);
-      meet();
+      wait_for_all();
     }
   });
 }

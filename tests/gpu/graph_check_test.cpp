@@ -153,7 +153,7 @@ TEST_F(GpuGraph, AnEagerRunBesideItThatLeavesItsPathIsRefused) {
   EXPECT_EQ(beside(graph, [&] { ops::scale(*ex_, numbers(0).rows(0, 4), 2); }),
             "[graph] training, op 1 (scale): a tensor of shape [4], captured was [8]");
   EXPECT_EQ(beside(graph, [&] { ops::scale(*ex_, numbers(0), 2); }),
-            "[graph] training, op 2 (scale): the graph has it, the host no longer asks for it: a graph keeps the path "
+            "[graph] training, op 2 (scale): the graph has it, the host no longer submits it: a graph keeps the path "
             "of its capture");
   EXPECT_EQ(beside(graph, [&] { ops::fill(*ex_, numbers(0), 2); }),
             "[graph] training, op 1 (fill): the graph has scale there: a graph keeps the path of its capture, so what "

@@ -67,7 +67,7 @@ TEST_P(Buckets, CoverTheGradientsOnceAndHoldNoMoreLayersThanTheyNeed) {
       ASSERT_NE(holder, buckets.end());
       EXPECT_LE(param.offset + param.spec.held.numel(), holder->end);
       EXPECT_EQ(param.spec.placement, holder->placement) << param.name();
-      EXPECT_EQ(grid::owns_in_copy(param.spec.placement, mesh.place(grid::GridKind::dense)),
+      EXPECT_EQ(grid::owns_in_copy(param.spec.placement, mesh.coordinates(grid::GridKind::dense)),
                 holder->ownership == Ownership::owner)
           << param.name();
       const bool listed = std::ranges::find(holder->layers, param.spec.layer) != holder->layers.end();

@@ -210,7 +210,7 @@ TEST(ModelConfig, TheRanksHoldTogetherWhatTheFormulaSays) {
         const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve({.world_size = tp * pp, .tp = tp, .pp = pp}));
         const Stage stage({.model = model}, mesh);
         for (const Param& param : stage.params().dense().params()) {
-          if (grid::owns_in_copy(param.spec.placement, mesh.place(grid::GridKind::dense)))
+          if (grid::owns_in_copy(param.spec.placement, mesh.coordinates(grid::GridKind::dense)))
             sum += param.spec.held.numel();
         }
       }

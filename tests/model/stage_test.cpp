@@ -58,7 +58,7 @@ TEST(Stage, TheTokenTableIsOnTheFirstAndTheLastStageAndOwnedOnce) {
     for (const Param& param : held.params().dense().params()) {
       if (param.name() != kTokenTable) continue;
       ++holders;
-      owners += grid::owns_in_copy(param.spec.placement, mesh.place(grid::GridKind::dense)) ? 1 : 0;
+      owners += grid::owns_in_copy(param.spec.placement, mesh.coordinates(grid::GridKind::dense)) ? 1 : 0;
       EXPECT_EQ(param.spec.slice.global, (Shape{50, 16}));  // without padding
       EXPECT_EQ(param.spec.held, (Shape{128, 16}));
     }

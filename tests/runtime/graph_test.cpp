@@ -304,7 +304,7 @@ TEST_F(GraphComparisonTest, APathThatFollowsDataIsFound) {
             "[graph] training, microbatch 1, layer 3, op 1 (add): a tensor of shape [1] lies at another address than "
             "when captured");
   EXPECT_EQ(compared([&] { add(0, 1, 1), add(0, 1, 2); }, [&] { add(0, 1, 1); }),
-            "[graph] training, microbatch 1, layer 3, op 2 (add): the graph has it, the host no longer asks for it: a "
+            "[graph] training, microbatch 1, layer 3, op 2 (add): the graph has it, the host no longer submits it: a "
             "graph keeps the path of its "
             "capture");
   EXPECT_EQ(compared([&] { add(0, 1, 1); }, [&] { add(0, 1, 1), add(0, 1, 2); }),

@@ -36,7 +36,7 @@ void check(int status, std::string_view what) {
   throw BackendError(str("[mpi] ", what, " failed: ", std::string_view(text.data(), static_cast<std::size_t>(length))));
 }
 
-/// What a failing rank tells all others.
+/// What a failing rank sends to all others.
 struct FailureNote {
   std::int32_t rank = 0;
   std::array<char, 508> text{};
@@ -341,7 +341,7 @@ std::string mpi_version() {
   int length = 0;
   check(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
   const std::string_view all(text.data(), static_cast<std::size_t>(length));
-  return std::string(all.substr(0, all.find_first_of(",\n")));  // what follows says who has built it
+  return std::string(all.substr(0, all.find_first_of(",\n")));  // what follows names who has built it
 }
 
 void run_mpi_rank(const std::function<void(World&)>& body, const std::function<int(const std::exception&, int)>& report,

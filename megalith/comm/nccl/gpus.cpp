@@ -34,12 +34,12 @@ using Users = std::map<device::GpuId, std::size_t>;
 
 /// Finds a GPU that rank `rank` sees: one that nobody uses, else one whose user finds another. `asked`: GPUs whose
 /// users have been searched before.
-bool find_gpu(std::span<const RankGpus> places, std::size_t rank, Users& users, std::set<device::GpuId>& asked) {
-  for (const device::GpuId& gpu : places[rank].seen()) {
+bool find_gpu(std::span<const RankGpus> gpus_of_ranks, std::size_t rank, Users& users, std::set<device::GpuId>& asked) {
+  for (const device::GpuId& gpu : gpus_of_ranks[rank].seen()) {
     if (users.try_emplace(gpu, rank).second) return true;
   }
-  for (const device::GpuId& gpu : places[rank].seen()) {
-    if (!asked.insert(gpu).second || !find_gpu(places, users.at(gpu), users, asked)) continue;
+  for (const device::GpuId& gpu : gpus_of_ranks[rank].seen()) {
+    if (!asked.insert(gpu).second || !find_gpu(gpus_of_ranks, users.at(gpu), users, asked)) continue;
     users[gpu] = rank;
     return true;
   }
@@ -47,12 +47,13 @@ bool find_gpu(std::span<const RankGpus> places, std::size_t rank, Users& users, 
 }
 
 /// The user of each GPU of one host, among its ranks. Throws ConfigError if they cannot have one each.
-Users users_of_gpus(std::span<const RankGpus> places, std::span<const std::size_t> ranks) {
-  const char* const host = places[ranks.front()].host.data();
+Users users_of_gpus(std::span<const RankGpus> gpus_of_ranks, std::span<const std::size_t> ranks) {
+  const char* const host = gpus_of_ranks[ranks.front()].host.data();
   std::set<device::GpuId> gpus;
-  for (const std::size_t rank : ranks) gpus.insert(places[rank].seen().begin(), places[rank].seen().end());
+  for (const std::size_t rank : ranks)
+    gpus.insert(gpus_of_ranks[rank].seen().begin(), gpus_of_ranks[rank].seen().end());
   if (ranks.size() > gpus.size()) {
-    throw ConfigError(str("parallel.ranks = ", places.size(), ": ", ranks.size(), " of them on host ", host,
+    throw ConfigError(str("parallel.ranks = ", gpus_of_ranks.size(), ": ", ranks.size(), " of them on host ", host,
                           ", where they see ", gpus.size(), gpus.size() == 1 ? " GPU" : " GPUs",
                           ": one rank per GPU; start fewer ranks, use more hosts, show the ranks more GPUs "
                           "(CUDA_VISIBLE_DEVICES), or set device.type = \"cpu\""));
@@ -60,8 +61,8 @@ Users users_of_gpus(std::span<const RankGpus> places, std::span<const std::size_
   Users users;
   for (const std::size_t rank : ranks) {
     std::set<device::GpuId> asked;
-    if (find_gpu(places, rank, users, asked)) continue;
-    throw ConfigError(str("parallel.ranks = ", places.size(), ": rank ", rank, " on host ", host,
+    if (find_gpu(gpus_of_ranks, rank, users, asked)) continue;
+    throw ConfigError(str("parallel.ranks = ", gpus_of_ranks.size(), ": rank ", rank, " on host ", host,
                           " sees only GPUs that other ranks use: one rank per GPU; show every rank all GPUs of its "
                           "host, or one of its own (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1)"));
   }
@@ -98,7 +99,7 @@ void set_graph_environment(CallsBehindGraphs calls) {
   const char* const set = std::getenv(kMixing);
   if (set == nullptr || std::string_view(set) != "0") return;
   ::setenv(kMixing, "1", 1);
-  log::warning(str(kMixing, "=0 is taken as 1: calls between ranks come behind graphs that are under way"));
+  log::warning(str(kMixing, "=0 is taken as 1: ranks make calls while graphs are in flight"));
 }
 
 std::string refusal_of_peers() {
@@ -112,13 +113,13 @@ std::string refusal_of_peers() {
   return "";
 }
 
-int choose_gpu(std::span<const RankGpus> places, int rank) {
+int choose_gpu(std::span<const RankGpus> gpus_of_ranks, int rank) {
   std::map<std::array<char, 248>, std::vector<std::size_t>> ranks_of_hosts;
-  for (std::size_t r = 0; r < places.size(); ++r) ranks_of_hosts[places[r].host].push_back(r);
+  for (std::size_t r = 0; r < gpus_of_ranks.size(); ++r) ranks_of_hosts[gpus_of_ranks[r].host].push_back(r);
   int chosen = 0;
   for (const auto& [host, ranks] : ranks_of_hosts) {
-    for (const auto& [gpu, user] : users_of_gpus(places, ranks)) {
-      const std::span<const device::GpuId> seen = places[user].seen();
+    for (const auto& [gpu, user] : users_of_gpus(gpus_of_ranks, ranks)) {
+      const std::span<const device::GpuId> seen = gpus_of_ranks[user].seen();
       if (user == static_cast<std::size_t>(rank))
         chosen = static_cast<int>(std::ranges::find(seen, gpu) - seen.begin());
     }

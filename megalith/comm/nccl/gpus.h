@@ -43,11 +43,11 @@ struct RankGpus {
   std::span<const device::GpuId> seen() const { return std::span(gpus).first(static_cast<std::size_t>(num_gpus)); }
 };
 
-/// The GPU that rank `rank` must use, among those that it sees. Rank r runs at places[r]. A launcher may show a rank
-/// all GPUs of its host, one, or some, so GPUs are identified by their identity. In rank order each rank takes the
+/// The GPU that rank `rank` must use, among those that it sees. Rank r sees gpus_of_ranks[r]. A launcher may show a
+/// rank all GPUs of its host, one, or some, so GPUs are identified by their identity. In rank order each rank takes the
 /// first GPU that it sees and that no rank before it took. If there is none, a rank before it gives one up for another
 /// that it also sees. Throws ConfigError, the same for every rank, if the ranks of a host cannot have one GPU each.
-int choose_gpu(std::span<const RankGpus> places, int rank);
+int choose_gpu(std::span<const RankGpus> gpus_of_ranks, int rank);
 
 /// The same for this rank, among the ranks of `host`, for device::use(). Communicates over host.all().
 int gpu_of_rank(World& host);

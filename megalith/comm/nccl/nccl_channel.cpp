@@ -84,7 +84,7 @@ NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name
     : Channel(std::move(name), {host.world_ranks().begin(), host.world_ranks().end()}, host.rank()),
       watchdog_(watchdog),
       use_(use),
-      late_(kMaxCommStreams),
+      deferred_(kMaxCommStreams),
       scratch_(kMaxCommStreams, Device::cuda) {
   comm_streams_.emplace_back(CommStreamKey{},
                              use.cta_limit == CtaLimit::few ? kCommunicationThreadBlocks : CommStream::kAnyCtas);
@@ -196,13 +196,13 @@ std::string_view NcclChannel::transport_of(const Call& call, Stream stream) cons
 
 /// Makes a call by submit(communicator, stream) in the order of its stream, after the present point of `caller`.
 template <class Submit>
-Ticket NcclChannel::run(std::size_t place, const Call& call, Stream caller, Submit&& submit) {
+Ticket NcclChannel::run(std::size_t index, const Call& call, Stream caller, Submit&& submit) {
   watchdog_.check_health();
-  CommStream& comm_stream = comm_streams_[place];
+  CommStream& comm_stream = comm_streams_[index];
   const std::uint64_t number = comm_stream.begin(call, caller);
   expect_success(call, submit(comm_stream.comm(), comm_stream.stream()));
   comm_stream.submitted(number);
-  return {static_cast<std::int64_t>(number) * kMaxCommStreams + static_cast<std::int64_t>(place), call.entry};
+  return {static_cast<std::int64_t>(number) * kMaxCommStreams + static_cast<std::int64_t>(index), call.entry};
 }
 
 Ticket NcclChannel::all_reduce(const Call& call, void* data, Stream stream) {
@@ -267,9 +267,9 @@ void NcclChannel::barrier(const Call& call, Stream stream) {
   wait(ticket, stream);
 }
 
-std::size_t NcclChannel::place_of(const Call& call) const {
-  for (std::size_t place = 0; place < comm_streams_.size(); ++place) {
-    if (comm_streams_[place].key() == CommStreamKey{call.op, call.root, call.lane}) return place;
+std::size_t NcclChannel::stream_index(const Call& call) const {
+  for (std::size_t index = 0; index < comm_streams_.size(); ++index) {
+    if (comm_streams_[index].key() == CommStreamKey{call.op, call.root, call.lane}) return index;
   }
   throw BackendError(str(where(call.op), "member ", rank(), " and member ", call.root, ", lane ", call.lane,
                          ": on GPUs messages go between neighbours on the ring of members, on lanes 0 and 1, in groups "
@@ -277,7 +277,7 @@ std::size_t NcclChannel::place_of(const Call& call) const {
 }
 
 Ticket NcclChannel::post_send(const Call& call, const void* data, Stream stream) {
-  return run(place_of(call), call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+  return run(stream_index(call), call, stream, [&](ncclComm_t comm, cudaStream_t own) {
     if (call.count == 0) return ncclSuccess;
     if (takes_peers(call)) {
       peers_->send(call, data, {own});
@@ -288,46 +288,47 @@ Ticket NcclChannel::post_send(const Call& call, const void* data, Stream stream)
 }
 
 Ticket NcclChannel::post_recv(const Call& call, void* data, Stream stream) {
-  const std::size_t place = place_of(call);
-  const bool late = puts_off(place, call, stream);
-  const Ticket ticket = run(place, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
-    if (call.count == 0 || late) return ncclSuccess;
+  const std::size_t index = stream_index(call);
+  const bool defers = is_deferred(index, call, stream);
+  const Ticket ticket = run(index, call, stream, [&](ncclComm_t comm, cudaStream_t own) {
+    if (call.count == 0 || defers) return ncclSuccess;
     if (takes_peers(call)) {
       peers_->recv(call, data, {own});
       return ncclSuccess;
     }
     return ncclRecv(data, unsigned_of(call.count), native(call.dtype), 0, comm, own);
   });
-  if (late) late_[place].push_back({number_in(ticket), call, data});
+  if (defers) deferred_[index].push_back({number_in(ticket), call, data});
   return ticket;
 }
 
 /// Whether a receive is submitted when it is waited for. Its sender must not wait for that, so deferred messages must
 /// have room in the mailbox. If there is no room, the oldest are received from here on.
-bool NcclChannel::puts_off(std::size_t place, const Call& call, Stream stream) {
+bool NcclChannel::is_deferred(std::size_t index, const Call& call, Stream stream) {
   if (call.count == 0 || !takes_peers(call) || !is_capturing(stream)) return false;
   Index pieces = MailboxTransport::pieces_of(call);
-  for (const Late& late : late_[place]) pieces += MailboxTransport::pieces_of(late.call);
-  for (; pieces > MailboxLayout::kSlots && !late_[place].empty(); receive_oldest(place, stream))
-    pieces -= MailboxTransport::pieces_of(late_[place].front().call);
+  for (const Deferred& deferred : deferred_[index]) pieces += MailboxTransport::pieces_of(deferred.call);
+  for (; pieces > MailboxLayout::kSlots && !deferred_[index].empty(); receive_oldest(index, stream))
+    pieces -= MailboxTransport::pieces_of(deferred_[index].front().call);
   return pieces <= MailboxLayout::kSlots;
 }
 
 /// Receives the oldest deferred messages, after the present point of `stream`.
-void NcclChannel::receive_oldest(std::size_t place, Stream stream) {
-  CommStream& comm_stream = comm_streams_[place];
-  const Late& oldest = late_[place].front();
+void NcclChannel::receive_oldest(std::size_t index, Stream stream) {
+  CommStream& comm_stream = comm_streams_[index];
+  const Deferred& oldest = deferred_[index].front();
   comm_stream.follow(stream);
   peers_->recv(oldest.call, oldest.data, {comm_stream.stream()});
   comm_stream.submitted(oldest.number);
-  late_[place].pop_front();
+  deferred_[index].pop_front();
 }
 
 void NcclChannel::wait(Ticket ticket, Stream stream) {
   watchdog_.check_health();
-  const std::size_t place = stream_in(ticket);
-  while (!late_[place].empty() && late_[place].front().number <= number_in(ticket)) receive_oldest(place, stream);
-  comm_streams_[place].wait(number_in(ticket), stream);
+  const std::size_t index = stream_in(ticket);
+  while (!deferred_[index].empty() && deferred_[index].front().number <= number_in(ticket))
+    receive_oldest(index, stream);
+  comm_streams_[index].wait(number_in(ticket), stream);
 }
 
 void NcclChannel::host_wait(const Event& point) {
@@ -346,7 +347,8 @@ void NcclChannel::host_wait(const Event& point) {
 /// The memory is about to be freed, so everything that may still access it must end. NCCL can only end whole
 /// communicators.
 void NcclChannel::cancel(Ticket ticket) noexcept {
-  std::erase_if(late_[stream_in(ticket)], [&](const Late& late) { return late.number == number_in(ticket); });
+  std::erase_if(deferred_[stream_in(ticket)],
+                [&](const Deferred& deferred) { return deferred.number == number_in(ticket); });
   if (!comm_streams_[stream_in(ticket)].forget(number_in(ticket))) watchdog_.give_up();
 }
 

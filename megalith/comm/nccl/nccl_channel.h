@@ -18,7 +18,7 @@ class Watchdog;
 /// A rank's end of a group of GPUs. NCCL carries the calls. A PeerGroup carries large messages, sums and gathers if the
 /// GPUs can access each other's memory.
 ///  - A call only submits to the stream of the group, or for a message to the stream of its peer, direction and lane.
-///    wait() makes the caller's stream wait. In a graph it first submits a large receive (Late).
+///    wait() makes the caller's stream wait. In a graph it first submits a large receive (Deferred).
 ///  - Calls may be captured into a CUDA graph after they have been made outside of one, because NCCL connects GPUs at
 ///    the first call of a kind. Each must be waited for within the same capture. The watchdog observes them only as a
 ///    whole, by the host's wait (HostWait). The graph must be destroyed before the World. Captures are collective over
@@ -68,17 +68,17 @@ class NcclChannel final : public Channel {
   ncclResult_t move_byte(const CommStream& comm_stream, std::byte* byte) const;
   void expect_success(const Call& call, ncclResult_t status) const;
   template <class Submit>
-  Ticket run(std::size_t place, const Call& call, Stream caller, Submit&& submit);
+  Ticket run(std::size_t index, const Call& call, Stream caller, Submit&& submit);
   bool takes_peers(const Call& call) const;
-  bool puts_off(std::size_t place, const Call& call, Stream stream);
-  void receive_oldest(std::size_t place, Stream stream);
+  bool is_deferred(std::size_t index, const Call& call, Stream stream);
+  void receive_oldest(std::size_t index, Stream stream);
   /// The index of a message's stream. Throws BackendError if there is none.
-  std::size_t place_of(const Call& call) const;
+  std::size_t stream_index(const Call& call) const;
 
   /// A receive by PeerGroup that is captured when it is awaited, not when it is posted. In a graph a CTA waits for the
   /// message, and a GEMM whose CTAs need a whole SM cannot use that SM. PP 2 of 1.2B, microbatch 2 on H200s, a step
   /// from a graph: 290 ms instead of 314.
-  struct Late {
+  struct Deferred {
     std::uint64_t number = 0;  ///< number in its stream
     Call call;
     void* data = nullptr;
@@ -88,7 +88,7 @@ class NcclChannel final : public Channel {
   GroupUse use_;
   std::deque<CommStream> comm_streams_;  // the first is the group's
   std::unique_ptr<PeerGroup> peers_;
-  std::vector<std::deque<Late>> late_;  // per stream, oldest first
+  std::vector<std::deque<Deferred>> deferred_;  // per stream, oldest first
   std::atomic<bool> connected_{false};
   Buffer scratch_;  // a byte for each stream's first call; barriers use the first
 };

@@ -210,7 +210,7 @@ struct Targets {
   int count = 0;
 };
 
-/// Copies the thread's share of the range to each of `num_targets` places except `from` itself.
+/// Copies the thread's share of the range to each of `num_targets` addresses except `from` itself.
 template <class T, class Target>
 __device__ void copy_share(const T* from, const Range& range, int num_targets, const Target& target_of) {
   for_share<kAtOnce>(range, [&]<int kCount>(Index i, Index stride) {
@@ -231,10 +231,11 @@ __device__ void copy_share(const T* from, const Range& range, int num_targets, c
 /// single bytes only.
 template <class Target>
 __device__ void copy_bytes(const std::byte* from, const Range& bytes, int num_targets, const Target& target_of) {
-  const auto place = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16; };
+  const auto misalignment = [](const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16; };
   bool alike = true;
-  for (int target = 0; target < num_targets; ++target) alike = alike && place(target_of(target)) == place(from);
-  const Index lead = static_cast<Index>((16 - place(from + bytes.begin)) % 16);
+  for (int target = 0; target < num_targets; ++target)
+    alike = alike && misalignment(target_of(target)) == misalignment(from);
+  const Index lead = static_cast<Index>((16 - misalignment(from + bytes.begin)) % 16);
   const Range vectors{0, alike ? max(Index{0}, (bytes.end - bytes.begin - lead) / 16) : 0};
   if (vectors.end == 0) return copy_share(from, bytes, num_targets, target_of);
   const Index begin = bytes.begin + lead, end = begin + 16 * vectors.end;

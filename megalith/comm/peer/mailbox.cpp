@@ -61,7 +61,7 @@ std::shared_ptr<std::byte> take_memory(Index bytes, std::span<const int> gpus) {
 static_assert((MailboxLayout::kPhases + 2 * MailboxLayout::kLanes * MailboxLayout::kSlots) * kMaxSummed *
                       Index{sizeof(std::uint32_t)} <=
                   MailboxLayout::kWordBytes - Index{sizeof(BarrierFlags)},
-              "the barrier place's words are no slot's");
+              "the words of slots do not reach the flags of the device barrier");
 
 PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<const int> gpus)
     : layout_(layout),

@@ -37,7 +37,7 @@ std::string_view name_of(PeerTransport transport) {
 }
 
 PeerTransport TransportChoice::of(const Call& call, Capturing capturing) const {
-  // Of a message, or of the larger of a collective's input and result.
+  // The bytes of a message, or of the larger of a collective's input and result.
   const Index bytes = call.count * size_of(call.dtype) * (call.op == Op::all_gather ? members : 1);
   const bool captured = capturing == Capturing::yes;
   if (is_message(call.op)) {

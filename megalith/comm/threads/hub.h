@@ -70,7 +70,7 @@ class Hub {
   template <class Ready>
   void wait_until(int rank, Ready&& ready);
 
-  /// The meeting place of a group: made by the member that comes first.
+  /// The shared memory of a group: made by the member that comes first.
   std::shared_ptr<Room> room(const Channel& channel);
 
  private:

@@ -54,7 +54,7 @@ void Room::await_absent(const Channel& channel, std::uint64_t round) {
       .await(std::span(first).first(std::min(count, first.size())), static_cast<int>(count));
 }
 
-void Room::meet(const Channel& channel, const Call& call, std::uint64_t& round) {
+void Room::first_barrier(const Channel& channel, const Call& call, std::uint64_t& round) {
   const std::uint64_t present = round++;
   if (arrive(channel, call, present)) return;
   const auto someone_ended = [&] {
@@ -69,7 +69,7 @@ void Room::meet(const Channel& channel, const Call& call, std::uint64_t& round) 
   if (waited.outcome != Outcome::ready && withdraw(channel, present)) throw_absent(channel, call, waited, present);
 }
 
-void Room::part(const Channel& channel, std::uint64_t& round) {
+void Room::second_barrier(const Channel& channel, std::uint64_t& round) {
   const std::uint64_t present = round++;
   const Call none;
   if (arrive(channel, none, present)) return;

@@ -60,9 +60,9 @@ class Room {
 
   /// Waits for all members. Throws AbortedError or HangError. After that nobody passes this or any later barrier, so
   /// that the memory that this member exposed is not accessed. `round` counts this member's barriers.
-  void meet(const Channel& channel, const Call& call, std::uint64_t& round);
+  void first_barrier(const Channel& channel, const Call& call, std::uint64_t& round);
   /// The second barrier of a collective, at which all arrive without waiting for anybody in between.
-  void part(const Channel& channel, std::uint64_t& round);
+  void second_barrier(const Channel& channel, std::uint64_t& round);
 
   Mailbox& mailbox(int from, int to, int lane);
 

@@ -65,7 +65,7 @@ void ThreadChannel::compare_counts(int parity, const Call& mine) {
       const Index sent = room_->posting(parity, from).send_bytes[to];
       const Index expected = room_->posting(parity, to).recv_bytes[from];
       if (sent == expected) continue;
-      room_->part(*this, round_);
+      room_->second_barrier(*this, round_);
       throw CollectiveError(str(where(mine.op), "rank ", world_rank(from), " sends ", sent, " bytes to rank ",
                                 world_rank(to), ", which expects ", expected, " bytes, in ", describe(mine),
                                 ": both must give one count"));
@@ -87,10 +87,10 @@ void ThreadChannel::collective(const Posting& mine, Index in_bytes, Work&& work)
     copy_bytes(staging, mine.in, in_bytes);
     posting.in = staging;
   }
-  room_->meet(*this, call, round_);
+  room_->first_barrier(*this, call, round_);
   compare_calls(parity, call);
   work(parity, memory);
-  if (memory == Memory::direct) room_->part(*this, round_);
+  if (memory == Memory::direct) room_->second_barrier(*this, round_);
 }
 
 Ticket ThreadChannel::all_reduce(const Call& call, void* data, Stream) {

@@ -6,6 +6,6 @@ namespace megalith::comm {
 
 /// Waits until all ranks have completed all work so far. `when` ("before graphs are captured") is for messages.
 /// Collective.
-void meet(World& world, Exec& ex, const char* when);
+void synchronize_ranks(World& world, Exec& ex, const char* when);
 
 }  // namespace megalith::comm
