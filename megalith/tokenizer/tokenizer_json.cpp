@@ -26,9 +26,9 @@ struct Member {
   const json& value;
 
   Member at(const std::string& key) const {
-    static const json kNone;
+    static const json kMissing;
     const auto found = value.is_object() ? value.find(key) : value.end();
-    return {file, path.empty() ? key : str(path, '.', key), found == value.end() ? kNone : *found};
+    return {file, path.empty() ? key : str(path, '.', key), found == value.end() ? kMissing : *found};
   }
   template <class F>
   void each(F&& f) const {

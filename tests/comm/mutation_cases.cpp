@@ -9,9 +9,6 @@
 #include "megalith/comm/threads/room.h"
 
 namespace megalith::comm {
-namespace {
-
-constexpr Index kItem = sizeof(float);
 
 /// A tensor with memory behind it that nobody may write.
 class Guarded {
@@ -29,6 +26,10 @@ class Guarded {
   Index count_;
   std::vector<float> memory_;
 };
+
+namespace {
+
+constexpr Index kItem = sizeof(float);
 
 Index input_length(Op op, Index count) { return op == Op::reduce_scatter || op == Op::all_to_all ? 2 * count : count; }
 Index output_length(Op op, Index count) { return op == Op::all_gather || op == Op::all_to_all ? 2 * count : count; }
