@@ -100,8 +100,10 @@ BytesByOwner ChunkMemory::bytes() const {
 void ChunkMemory::allocate(MemoryLedger& ledger, Index saved_bytes, Index scratch_bytes) {
   params_.allocate(ledger);
   saved_bytes_ = saved_bytes;
-  work_ = saved_bytes > 0 ? ledger.take(kActivationsOwner, saved_bytes, kScratchOwner, scratch_bytes)
-                          : ledger.take(kScratchOwner, scratch_bytes);
+  const bool has_backward =
+      std::ranges::any_of(plans_, [](const auto& planned) { return planned.second.phases.size() > 1; });
+  work_ = has_backward ? ledger.take(kActivationsOwner, saved_bytes, kScratchOwner, scratch_bytes)
+                       : ledger.take(kScratchOwner, scratch_bytes);
   if (!rope_table_) return;
   rope_memory_ = ledger.take(kRotationsOwner, rope_table_.bytes());
   rope_table_ = rope_memory_.view(rope_table_.shape(), rope_table_.dtype());

@@ -77,7 +77,8 @@ class ChunkMemory {
   Index alive_bytes(Index saved_bytes = 0) const { return max_scratch(&MemoryPlan::alive_bytes, saved_bytes); }
   /// By owner: parameters and rotations. Scratch depends on saved_bytes.
   BytesByOwner bytes() const;
-  /// Takes these, and in one piece the results of passes (owner "activations") and scratch.
+  /// Takes these, and in one piece scratch and before it, where passes have backward, their results (owner
+  /// "activations").
   void allocate(MemoryLedger& ledger, Index saved_bytes, Index scratch_bytes);
   /// Once, after allocate(): what all passes read and none writes.
   void fill_tables(Exec& ex) const;

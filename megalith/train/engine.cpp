@@ -126,8 +126,8 @@ Index Engine::outcome_bytes() const {
   return kOutcomeBytes + round_up(memory_.stage().moe_totals().bytes(), kAlignment);
 }
 
-std::vector<LossMean> Engine::means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const {
-  std::vector<LossMean> means;
+LossMeans Engine::means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const {
+  LossMeans means;
   for (std::size_t i = 0; const nn::LossSpec& loss : model::losses_of(memory_.plan().model)) {
     const auto count = static_cast<Index>(counts.loss_counts[i]);
     means.push_back({loss.name, count == 0 ? 0 : totals.loss_sums[i] / static_cast<double>(count), count});

@@ -101,7 +101,7 @@ class Engine {
   ops::GemmTable gemm_table_;
   /// Bytes of a step in flight: its StepOutcome, then the totals of MoE layers.
   Index outcome_bytes() const;
-  std::vector<LossMean> means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const;
+  LossMeans means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const;
   MoeReport read_moe(std::byte* totals) const;
 
   Buffer outcomes_memory_;  // host

@@ -1,7 +1,9 @@
 #pragma once
+#include <array>
+#include <initializer_list>
 #include <string_view>
-#include <vector>
 
+#include "megalith/ops/step_end.h"
 #include "megalith/train/moe_report.h"
 
 namespace megalith::train {
@@ -13,11 +15,29 @@ struct LossMean {
   Index count = 0;
 };
 
+/// Those of a model, in the memory of the object: a step allocates nothing.
+class LossMeans {
+ public:
+  LossMeans() = default;
+  LossMeans(std::initializer_list<LossMean> means) {
+    for (const LossMean& mean : means) push_back(mean);
+  }
+  void push_back(const LossMean& mean) { means_.at(size_++) = mean; }
+  std::size_t size() const { return size_; }
+  const LossMean& operator[](std::size_t loss) const { return means_[loss]; }
+  const LossMean* begin() const { return means_.data(); }
+  const LossMean* end() const { return means_.data() + size_; }
+
+ private:
+  std::array<LossMean, ops::kMaxLosses> means_;
+  std::size_t size_ = 0;
+};
+
 /// The numbers of one step on which the ranks agreed. Code that computes more about a step adds a member with a
 /// default.
 struct StepReport {
   double loss = 0;  ///< weighted sum of the means of `losses`, nats
-  std::vector<LossMean> losses = {};
+  LossMeans losses = {};
   double grad_norm = 0;      ///< global, unscaled, before clipping
   double learning_rate = 0;  ///< 0 if the step was skipped
   double loss_scale = 1;     ///< of this step

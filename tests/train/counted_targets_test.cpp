@@ -81,7 +81,7 @@ TEST(CountedTargets, AreReported) {
     engine.allocate();
     for (Index step = 0; step < 2; ++step) {
       const Index first = step * plan.train.global_batch;
-      EXPECT_EQ(engine.step(source, {step, first}, train::Stop::no).losses.at(0).count,
+      EXPECT_EQ(engine.step(source, {step, first}, train::Stop::no).losses[0].count,
                 count_in(first, plan.train.global_batch, plan.model.seq_len));
     }
   });
@@ -129,7 +129,7 @@ TEST(CountedTargets, OfNoneMakeAStepWithoutAGradient) {
     train::Engine engine(world, plan);
     engine.allocate();
     const train::StepReport report = engine.step(None(), {}, train::Stop::no);
-    EXPECT_EQ(report.losses.at(0).count, 0);
+    EXPECT_EQ(report.losses[0].count, 0);
     EXPECT_EQ(report.loss, 0);
     EXPECT_EQ(report.grad_norm, 0);
     EXPECT_FALSE(report.skipped);
