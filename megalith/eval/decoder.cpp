@@ -30,6 +30,12 @@ model::ChunkRange stage_of(const model::ModelConfig& model, const comm::Mesh& me
           mesh.last_stage()};
 }
 
+auto rows_of_caches(Index first, Index count) {
+  return [=](const nn::KvCache& cache) {
+    return nn::KvCache{cache.keys.rows(first, count), cache.values.rows(first, count)};
+  };
+}
+
 }  // namespace
 
 Steps steps_for(const model::ModelConfig& model, Device device) {
@@ -157,23 +163,11 @@ void Decoder::take_caches() {
     cache.keys = memory.next(shape, config_.dtype);
     cache.values = memory.next(shape, config_.dtype);
   }
-  const auto give = [&](auto part, model::Chunk::Saved& saved) {
-    auto next = caches_.begin();
-    chunk().take_caches([&](Index, Index) { return part(*next++); }, saved);
-  };
-  give(
-      [this](const nn::KvCache& cache) {
-        return nn::KvCache{cache.keys.rows(0, config_.slots), cache.values.rows(0, config_.slots)};
-      },
-      all_slots_);
+  give_caches(all_slots_, rows_of_caches(0, config_.slots));
   all_slots_.take_host_memory(config_.device);
   one_slot_ = memory_.make_saved(0, static_cast<std::size_t>(cache_rows()));
   for (Index slot = 0; slot < cache_rows(); ++slot) {
-    give(
-        [slot](const nn::KvCache& cache) {
-          return nn::KvCache{cache.keys.rows(slot, 1), cache.values.rows(slot, 1)};
-        },
-        one_slot_[static_cast<std::size_t>(slot)]);
+    give_caches(one_slot_[static_cast<std::size_t>(slot)], rows_of_caches(slot, 1));
   }
 }
 
@@ -197,13 +191,7 @@ Tensor Decoder::compute(Exec& ex, const Pass& pass, model::Chunk::Rows rows, mod
 void Decoder::plan(const Pass& pass) {
   memory_.plan(pass, 0, [&](Exec& recorder) {
     model::Chunk::Saved saved = chunk().make_saved();
-    auto next = caches_.begin();
-    chunk().take_caches(
-        [&](Index, Index) {
-          const nn::KvCache& cache = *next++;
-          return nn::KvCache{cache.keys.rows(0, pass.batch), cache.values.rows(0, pass.batch)};
-        },
-        saved);
+    give_caches(saved, rows_of_caches(0, pass.batch));
     compute(recorder, pass, {0, pass.batch}, saved);
   });
 }

@@ -108,6 +108,12 @@ class Decoder {
   std::span<const double> start_in(Index row, std::span<const std::int32_t> tokens, Index longest);
   /// Views of what was taken; without addresses before.
   void make_views();
+  /// Passes with `saved` then see part_of(cache) of every cache.
+  template <class PartOf>
+  void give_caches(model::Chunk::Saved& saved, PartOf&& part_of) const {
+    auto next = caches_.begin();
+    chunk().take_caches([&](Index, Index) { return part_of(*next++); }, saved);
+  }
   void take_caches();
   void plan(const Pass& pass);
   void put_inputs(std::span<const std::int32_t> tokens, std::span<const std::int32_t> positions);

@@ -191,21 +191,20 @@ void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   const BytesByOwner bytes = planned_bytes(extra_scratch);
   memory_.allocate(ledger, activation_bytes(train_schedule_), bytes.at(kScratchOwner));
   if (config_.model.moe.has_experts()) {  // they lie among the activations of their slots
-    ledger.note(kActivationsOwner, -expert_rows_bytes());
-    ledger.note(nn::Moe::kRowsOwner, expert_rows_bytes());
+    const Index expert_rows = bytes.at(nn::Moe::kRowsOwner);
+    ledger.note(kActivationsOwner, -expert_rows);
+    ledger.note(nn::Moe::kRowsOwner, expert_rows);
   }
   inputs_ = ledger.take("inputs", input_bytes());
 
-  loss_sums_ = inputs_.view(loss_sums_.shape(), DType::f64);
-  Index offset = kAlignment;
-  moe().totals = moe_totals_in(inputs_.data() + offset);
-  offset += round_up(moe_totals().bytes(), kAlignment);
+  Carver inputs(inputs_.data());
+  loss_sums_ = inputs.next(loss_sums_.shape(), DType::f64);
+  moe().totals = moe_totals_in(static_cast<std::byte*>(inputs.next({moe_totals().bytes()}, DType::u8).raw()));
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
   for (ActivationSlot& slot : slots_) {
-    slot.block = inputs_.view({layout_.bytes()}, DType::u8, offset);
+    slot.block = inputs.next({layout_.bytes()}, DType::u8);
     slot.step_state = BatchLayout::state_of(slot.block);
     slot.batch = layout_.inputs_of(slot.block);
-    offset += layout_.bytes();
   }
   const std::size_t instances = std::max(slots_.size(), static_cast<std::size_t>(num_microbatches(config_, mesh_)));
   for (int chunk = 0; chunk < config_.chunks; ++chunk) {

@@ -64,7 +64,7 @@ class Stage : public pipeline::Stage {
   /// values between steps. Collective over all ranks that hold the same parameters.
   void gather_all_params(Exec& ex);
   const std::vector<Chunk>& chunks() const { return memory_.chunks(); }
-  /// Of a chunk's training passes.
+  /// The plan of a chunk's training passes.
   const MemoryPlan& plan_of(int chunk) const { return memory_.plan_of(pass(nn::Mode::train), chunk); }
   const pipeline::LoweredSchedule& schedule() const { return train_schedule_; }
   const pipeline::LoweredSchedule& eval_schedule() const { return eval_schedule_; }
@@ -165,7 +165,7 @@ class Stage : public pipeline::Stage {
   /// The part of activation_bytes() that experts' rows take.
   Index expert_rows_bytes() const;
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
-  /// Of a slot; of none: without memory.
+  /// The inputs of a slot; those of an empty one have no memory.
   Chunk::Inputs inputs(const ActivationSlot& slot, nn::Mode mode) const;
   /// Whether each microbatch has its own graphs.
   bool graphs_know_microbatch() const;

@@ -1,13 +1,13 @@
 #pragma once
 #include <memory>
-#include <span>
 #include <string_view>
 
 #include "megalith/nn/linear.h"
 
 namespace megalith::nn {
 
-/// A loss of a head: the name of its mean in reports, and the weight of that mean in the loss of a step.
+/// A loss of a head, which has a row of HeadInputs::loss_sums: the name of its mean in reports, and the weight of that
+/// mean in the loss of a step.
 struct LossSpec {
   std::string_view name;
   double weight = 1;
@@ -30,8 +30,6 @@ class Head {
 
   virtual ~Head() = default;
   virtual std::unique_ptr<Saved> make_saved() const = 0;
-  /// One row of loss_sums each.
-  virtual std::span<const LossSpec> losses() const = 0;
   /// What the losses are computed from: for a language model this rank's logits [T, V/tp].
   virtual Tensor outputs(Exec& ex, const Tensor& x, Saved& saved) const = 0;
   /// The loss of every row [T], 0 where it has none. Adds the sums to inputs.loss_sums.

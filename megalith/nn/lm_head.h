@@ -19,7 +19,6 @@ class LmHead final : public Head {
       : vocab_(vocab), tp_(tp), norm_(std::move(norm)), table_(table), cross_entropy_(vocab, tp.group()) {}
 
   std::unique_ptr<Head::Saved> make_saved() const override { return std::make_unique<State>(); }
-  std::span<const LossSpec> losses() const override { return kLosses; }
   /// The padding columns hold the products with their zero rows.
   Tensor outputs(Exec& ex, const Tensor& x, Saved& saved) const override;
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,

@@ -68,6 +68,11 @@ struct StepCounts {
   std::uint64_t requests = 0;                  ///< requests of ranks to all ranks, summed; no meaning here
   std::uint64_t loss_counts[kMaxLosses] = {};  ///< terms of each loss in the global batch
 };
+/// The mean of a loss over its terms; 0 if there are none.
+constexpr double mean_of_loss(const StepTotals& totals, const StepCounts& counts, std::size_t loss) {
+  const std::uint64_t count = counts.loss_counts[loss];
+  return count == 0 ? 0.0 : totals.loss_sums[loss] / static_cast<double>(count);
+}
 /// How much of them ranks communicate, with `losses` losses.
 constexpr Index summed_totals(int losses) { return 1 + losses; }
 constexpr Index summed_counts(int losses) { return 3 + losses; }
@@ -100,10 +105,8 @@ struct StepRules {
   /// The loss of a step: the weighted sum of the means of all losses. A loss without terms adds nothing.
   constexpr double mean_loss(const StepTotals& totals, const StepCounts& counts) const {
     double sum = 0;
-    for (int i = 0; i < losses; ++i) {
-      if (counts.loss_counts[i] > 0)
-        sum += loss_weights[i] * (totals.loss_sums[i] / static_cast<double>(counts.loss_counts[i]));
-    }
+    for (std::size_t i = 0; i < static_cast<std::size_t>(losses); ++i)
+      sum += loss_weights[i] * mean_of_loss(totals, counts, i);
     return sum;
   }
 };

@@ -129,8 +129,7 @@ Index Engine::outcome_bytes() const {
 LossMeans Engine::means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const {
   LossMeans means;
   for (std::size_t i = 0; const nn::LossSpec& loss : model::losses_of(memory_.plan().model)) {
-    const auto count = static_cast<Index>(counts.loss_counts[i]);
-    means.push_back({loss.name, count == 0 ? 0 : totals.loss_sums[i] / static_cast<double>(count), count});
+    means.push_back({loss.name, ops::mean_of_loss(totals, counts, i), static_cast<Index>(counts.loss_counts[i])});
     ++i;
   }
   return means;

@@ -142,18 +142,13 @@ void RunMemory::take(InitialValues values) {
 
 void RunMemory::take_scalars() {
   scalars_memory_ = ledger_.take("step scalars", planned_bytes().at("step scalars"));
-  Index offset = 0;
-  const auto carve = [&](const Shape& shape, DType dtype) {
-    const Tensor tensor = scalars_memory_.view(shape, dtype, offset);
-    offset += kAlignment;
-    return tensor;
-  };
-  scalars_.squares = carve({2 * static_cast<Index>(optimizers_.size())}, DType::f64);
-  scalars_.totals = carve({sizeof(ops::StepTotals) / sizeof(double)}, DType::f64);
-  scalars_.counts = carve({sizeof(ops::StepCounts) / sizeof(std::uint64_t)}, DType::u64);
-  scalars_.optimizer_state = carve({Index{sizeof(ops::OptimizerState)}}, DType::u8);
-  scalars_.verdict = carve({Index{sizeof(ops::StepVerdict)}}, DType::u8);
-  scalars_.outcome = carve({Index{sizeof(ops::StepOutcome)}}, DType::u8);
+  Carver memory(scalars_memory_.data());
+  scalars_.squares = memory.next({2 * static_cast<Index>(optimizers_.size())}, DType::f64);
+  scalars_.totals = memory.next({sizeof(ops::StepTotals) / sizeof(double)}, DType::f64);
+  scalars_.counts = memory.next({sizeof(ops::StepCounts) / sizeof(std::uint64_t)}, DType::u64);
+  scalars_.optimizer_state = memory.next({Index{sizeof(ops::OptimizerState)}}, DType::u8);
+  scalars_.verdict = memory.next({Index{sizeof(ops::StepVerdict)}}, DType::u8);
+  scalars_.outcome = memory.next({Index{sizeof(ops::StepOutcome)}}, DType::u8);
 }
 
 void RunMemory::initialise() {

@@ -69,8 +69,8 @@ const std::string& byte_tokens() {
   static const std::string text = [] {
     std::string tokens;
     for (unsigned byte = 0; byte < 256; ++byte) {
-      const std::string spelt = tokenizer::byte_spelling(static_cast<unsigned char>(byte));
-      tokens += (byte == 0 ? "\"" : ", \"") + std::string(spelt == "\"" || spelt == "\\" ? "\\" : "") + spelt +
+      const std::string spelling = tokenizer::byte_spelling(static_cast<unsigned char>(byte));
+      tokens += (byte == 0 ? "\"" : ", \"") + std::string(spelling == "\"" || spelling == "\\" ? "\\" : "") + spelling +
                 "\": " + std::to_string(byte);
     }
     return tokens + "}}}";

@@ -90,8 +90,8 @@ TEST(MutatedVocabulary, FilesAreReadOrRefused) {
   const std::string vocab = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n\xC3\xA9\n";
   std::string tokens;
   for (unsigned byte = 0; byte < 256; ++byte) {
-    const std::string spelt = byte_spelling(static_cast<unsigned char>(byte));
-    tokens += (byte == 0 ? "\"" : ", \"") + std::string(spelt == "\"" || spelt == "\\" ? "\\" : "") + spelt +
+    const std::string spelling = byte_spelling(static_cast<unsigned char>(byte));
+    tokens += (byte == 0 ? "\"" : ", \"") + std::string(spelling == "\"" || spelling == "\\" ? "\\" : "") + spelling +
               "\": " + std::to_string(byte);
   }
   const std::string head =
