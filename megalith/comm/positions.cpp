@@ -197,11 +197,13 @@ void Positions::share(std::shared_ptr<std::byte> memory, std::vector<int> homes,
   writer(own).move_to(slot(own));
 }
 
-void Positions::write_remote(int rank, const Position& position, double alive_s, double late_s) {
+void Positions::write_remote(int rank, std::uint64_t report, const RankPosition& heard) {
   PositionSlot& to = slot(rank);
-  write_words(to, position);
-  to.late_s.store(late_s, std::memory_order_relaxed);
-  to.alive_s.store(alive_s, std::memory_order_relaxed);
+  if (report <= to.report.load()) return;
+  to.report.store(report);
+  write_words(to, heard.position);
+  to.late_s.store(heard.late_s, std::memory_order_relaxed);
+  to.alive_s.store(heard.alive_s, std::memory_order_relaxed);
 }
 
 bool Positions::claim_turn(double now_s, double period_s) {

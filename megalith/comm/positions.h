@@ -50,6 +50,7 @@ struct alignas(64) PositionSlot {
   static constexpr std::size_t kWords = sizeof(Position) / sizeof(std::uint64_t);
   std::atomic<double> alive_s{0};         ///< monotonic_s() at the last sign of life; 0: none yet
   std::atomic<double> late_s{0};          ///< see RankPosition
+  std::atomic<std::uint64_t> report{0};   ///< number of the report from another home that it is from
   std::atomic<std::uint64_t> version{0};  ///< of the valid copy, copies[version % 2]
   std::atomic<std::int32_t> process{0}, thread{0};
   std::atomic<std::uint64_t> process_space{0};  ///< which ranks see each other's process numbers
@@ -120,8 +121,9 @@ class Positions {
   /// The lowest rank that shares the memory of `rank`.
   int home(int rank) const { return homes_[static_cast<std::size_t>(rank)]; }
 
-  /// What was heard of a rank with another home, which may be `late_s` old.
-  void write_remote(int rank, const Position& position, double alive_s, double late_s);
+  /// A rank with another home, from a report of that home which may be `late_s` old. Reports have ascending numbers
+  /// from 1. One that any process of this home has had before changes nothing: how old it is by now is not known.
+  void write_remote(int rank, std::uint64_t report, const RankPosition& heard);
   /// True for one of the processes that share this memory, when `period_s` have passed since the last time.
   bool claim_turn(double now_s, double period_s);
 

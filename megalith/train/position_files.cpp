@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <mutex>
 #include <set>
 #include <system_error>
@@ -138,8 +137,7 @@ class PositionFiles::Exchange : public std::enable_shared_from_this<Exchange> {
     const bool is_whole = head.records <= static_cast<std::uint64_t>(positions_->size()) &&
                           bytes.size() == sizeof(head) + head.records * sizeof(Record) &&
                           head.checksum == checksum_of(bytes);
-    if (!is_whole || head.number == last_numbers_[home]) return;
-    last_numbers_[home] = head.number;
+    if (!is_whole) return;
     const double now = monotonic_s();
     for (std::size_t i = 0; i < head.records; ++i) {
       Record record;
@@ -147,7 +145,9 @@ class PositionFiles::Exchange : public std::enable_shared_from_this<Exchange> {
       if (record.rank < 0 || record.rank >= positions_->size()) continue;
       const int rank = static_cast<int>(record.rank);
       if (positions_->home(rank) == home)
-        positions_->write_remote(rank, record.position, now - record.silent_s, 2 * period_s_);
+        positions_->write_remote(
+            rank, head.number,
+            {.position = record.position, .alive_s = now - record.silent_s, .late_s = 2 * period_s_, .process = {}});
     }
   }
 
@@ -156,7 +156,6 @@ class PositionFiles::Exchange : public std::enable_shared_from_this<Exchange> {
   int home_;
   double period_s_;
   std::set<int> other_homes_;
-  std::map<int, std::uint64_t> last_numbers_;
   std::mutex mutex_;  ///< of what follows
   std::condition_variable wake_;
   bool stops_ = false, has_ended_ = false;

@@ -134,6 +134,19 @@ TEST(Positions, AreNeverReadInTheMiddleOfAChange) {
   EXPECT_EQ(torn, 0);
 }
 
+// Processes of a home read the reports of another in turn, each in its own time.
+TEST(Positions, AReportThatAnotherProcessHasReadIsNoSignOfLife) {
+  Positions positions(2);
+  const auto alive_after = [&](std::uint64_t report, double alive_s) {
+    positions.write_remote(1, report, made(Position::State::waits, alive_s));
+    return positions.read(1)->alive_s;
+  };
+  EXPECT_EQ(alive_after(5, 10), 10);
+  EXPECT_EQ(alive_after(5, 12), 10);
+  EXPECT_EQ(alive_after(6, 13), 13);
+  EXPECT_EQ(alive_after(5, 15), 13) << "a report that was overtaken";
+}
+
 TEST(Patience, DoesNotCountTimeInWhichTheRankDidNotRun) {
   Patience patience(3);
   const double start = monotonic_s();
