@@ -74,11 +74,11 @@ void write(const CUpti_Activity& record) {
   }
 }
 
-void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most_records) {
+void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* bytes, std::size_t* max_records) {
   *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(kAlignment, kBufferBytes));
   *bytes = *buffer == nullptr ? 0 : kBufferBytes;
   if (*buffer == nullptr) complete = false;
-  *most_records = 0;  // as many as it holds
+  *max_records = 0;  // as many as it holds
 }
 
 void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t bytes) {
@@ -90,7 +90,7 @@ void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::s
   std::free(buffer);
 }
 
-/// The last line says that no record is missing.
+/// The last line states that no record is missing.
 void finish() {
   if (cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED) != CUPTI_SUCCESS) complete = false;
   const std::scoped_lock lock(writing);

@@ -1,4 +1,4 @@
-# Options are AUTO (use it when found, say what is lost when not), ON (missing is fatal) or OFF.
+# Options are AUTO (use it when found, print what is lost when not), ON (missing is fatal) or OFF.
 function(megalith_option name doc)
   set(MEGALITH_${name} AUTO CACHE STRING "${doc} (AUTO, ON or OFF)")
   set_property(CACHE MEGALITH_${name} PROPERTY STRINGS AUTO ON OFF)

@@ -1,5 +1,5 @@
 # cmake -DGIT=... -DSOURCE=... -DFILE=... -P commit.cmake: writes into FILE which commit SOURCE is at, and whether tracked files
-# differ from it. A FILE that says so already stays as it is.
+# differ from it. A FILE that has it already stays as it is.
 set(commit "")
 if(GIT)
   execute_process(COMMAND ${GIT} -C ${SOURCE} rev-parse --short=7 HEAD

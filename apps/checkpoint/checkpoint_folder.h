@@ -3,8 +3,8 @@
 
 namespace megalith::apps {
 
-/// The checkpoint for a path from the user: a step folder itself, or the newest one in a folder of steps or in OUT of
-/// a run (whose recipe names the folder of steps). With OnCorrupt::previous, damaged checkpoints and those of
+/// The checkpoint for a path from the user: a step folder itself, or the newest one in a folder of steps, or in the OUT
+/// of a run, whose recipe names the folder of steps. With OnCorrupt::previous, damaged checkpoints and those of
 /// `unusable` are skipped with a warning. With OnCorrupt::fail the newest is returned as it is. Throws InputError if
 /// there is no such folder, CheckpointError if it has no checkpoint.
 io::Path checkpoint_folder(io::Fs& fs, const io::Path& given, checkpoint::OnCorrupt on_corrupt,

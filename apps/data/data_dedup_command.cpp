@@ -160,7 +160,7 @@ void add_data_dedup(CLI::App& data_command) {
   command->add_option("--work", arguments->work,
                       "Folder of what a run that is killed goes on from (default: OUTPUT/work)");
   command
-      ->add_option("--most-in-bucket", options.most_in_bucket,
+      ->add_option("--max-bucket", options.max_bucket,
                    "Documents of larger buckets are compared with the first of each cluster only")
       ->capture_default_str();
   command->add_option(

@@ -24,8 +24,8 @@ struct PromptRules {
 };
 
 /// Reads the prompts of a file, one JSON object per line: {"prompt": "text"}, and optionally "name". Other members and
-/// blank lines are ignored. Throws InputError with all problems, line by line: no JSON, no UTF-8, no "prompt", an
-/// empty one, one above seq_len tokens, unknown ids; or a file without prompts.
+/// blank lines are ignored. Throws InputError for a file without prompts, and with all problems of lines: no JSON,
+/// no UTF-8, no "prompt", an empty one, one above seq_len tokens, unknown ids.
 std::vector<Prompt> read_prompts(io::Fs& fs, const std::string& file, const PromptRules& rules);
 
 /// A prompt of the command line. An empty one is a new document. Throws ConfigError for a prompt above the limits or

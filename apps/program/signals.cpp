@@ -68,8 +68,8 @@ bool is_out_of_memory() {
 
 struct sigaction segv_before {};  ///< usually of a sanitizer
 
-/// Called if a library does not check the result of mmap() and writes there (oneDNN's generated code) or gives up
-/// (SIGABRT), or if the stack of the first thread cannot grow.
+/// Called if a library does not check the result of mmap() and writes there (oneDNN's generated code), or aborts
+/// (SIGABRT). Also called if the stack of the first thread cannot grow.
 extern "C" void on_failed_library(int signal, siginfo_t*, void*) {
   if (is_out_of_memory()) {
     static std::atomic_flag is_first = ATOMIC_FLAG_INIT;

@@ -40,8 +40,8 @@ void prepare_for_faults(int process);
 void catch_stop_signals(int process);
 inline constexpr double kSameRequest_s = 1;
 
-/// What a signal before the first step interrupts: no work is lost (128 + its number, as above), a checkpoint has all
-/// work (75), or the process has failed and another one reports its error (nothing is printed).
+/// What a signal before the first step interrupts. nothing_done: no work is lost (128 + its number, as above). nothing:
+/// a checkpoint has all work (75). of_a_failed_job: another process reports the error, so nothing is printed.
 enum class Unsaved : std::uint8_t { nothing_done, nothing, of_a_failed_job };
 void set_unsaved(Unsaved unsaved);
 /// Whether another process of the job reports its failure. A launcher then wakes stopped processes and sends SIGTERM.

@@ -5,9 +5,9 @@
 
 namespace megalith {
 
-/// The name of the machine that this process runs on; "unknown" where the system does not say.
+/// The name of the machine that this process runs on; "unknown" where the system has none.
 std::string host_name();
-/// The same for all processes that share this machine's memory and clock, until it starts anew.
+/// The same for all processes that share this machine's memory and clock, until it restarts.
 std::uint64_t host_id();
 /// Numbers of the cores that this process may run on (its affinity mask); where there are more than the mask has bits,
 /// those of all.

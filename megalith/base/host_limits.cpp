@@ -26,7 +26,7 @@ std::optional<Index> number_in(const Path& file) {
   return std::nullopt;
 }
 
-/// Of lines "name number ...".
+/// The number after `name` in lines "name number ...".
 std::optional<Index> entry_of(const Path& file, std::string_view name) {
   std::ifstream in(file);
   std::string key;

@@ -7,10 +7,10 @@
 
 namespace megalith {
 
-/// What this process may take of its host. Nothing where the system does not say.
+/// What this process may take of its host. Nothing where the system does not report it.
 struct HostLimits {
-  /// Bytes that may still be taken: what the system has available or, where that is less, what the limits of control
-  /// groups leave, or the limit on the process's addresses (`ulimit -v`). Files that are kept in memory count as free.
+  /// Bytes that may still be taken: the least of what the system, the limits of control groups, and the limit on the
+  /// process's addresses (`ulimit -v`) leave. Files that are kept in memory count as free.
   std::optional<Index> memory_available;
   /// Bytes: the least limit that a control group sets, whatever of it is in use. Nothing where none sets one.
   std::optional<Index> memory_limit;
@@ -19,8 +19,8 @@ struct HostLimits {
   std::optional<double> cpu_quota;
 };
 
-/// Of the process's control groups, of versions 1 and 2, and of those that hold them. Reads a few files of /proc and
-/// /sys, which takes well under a millisecond. `root`: of the file system; tests name another.
+/// The limits of the process: its control groups of versions 1 and 2, and those that hold them. Reads a few files of
+/// /proc and /sys, which takes well under a millisecond. `root`: of the file system; tests name another.
 HostLimits host_limits(const std::filesystem::path& root = "/");
 
 /// Throws IoError where `limits` leave less than `bytes` for `what` ("the model"): a process that takes what its

@@ -139,7 +139,7 @@ class Team {
     }
   }
 
-  // Of the loop; written by the owner while nobody is inside, read by those inside.
+  // The loop. The owner writes it while nobody is inside; those inside read it.
   Index tasks_ = 0;
   CallTask call_ = nullptr;
   const void* task_ = nullptr;

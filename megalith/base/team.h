@@ -23,21 +23,21 @@ class TeamSize {
  private:
   int before_ = 0;
 };
-/// Of the calling thread.
+/// The number of threads of the calling thread's team.
 int team_size();
 
 using CallTask = void (*)(const void* task, Index i);
-/// share() behind its template.
+/// share() without its template.
 void share_tasks(Index tasks, CallTask call, const void* task);
 
 /// Calls task(i) for i in [0, tasks), some by the calling thread and some by others of its team, and returns when all
-/// have ended. Within a task loops are not shared again. Of the exceptions that tasks throw the first to come is thrown
-/// again at the end.
+/// have ended. Within a task loops are not shared again. If tasks throw, the first exception is rethrown at
+/// the end.
 ///
 /// Every thread has a team of its own, whose other threads start at its first shared loop and end with it. Between
 /// loops they spin for a few microseconds and then sleep, so that a machine whose cores others want is given to these.
-/// Whoever is free takes the next task, and nobody waits for a thread that has not begun one: where others hold its
-/// core, the loop goes on without it. A loop costs about 1 us while the team spins and some 10 us when it must be
+/// Any free thread takes the next task. None waits for a thread that has not begun one: if others hold its core, the
+/// loop continues without it. A loop costs about 1 us while the team spins and some 10 us when it must be
 /// woken.
 template <class Task>
 void share(Index tasks, const Task& task) {

@@ -8,7 +8,7 @@ namespace megalith {
 enum class Align { left, right };
 
 /// Rows of equally many cells as lines of text: columns as wide as their widest cell, two spaces between, aligned to
-/// the right unless said otherwise. No spaces at the end of a line.
+/// the right unless set otherwise. No spaces at the end of a line.
 std::string text_table(const std::vector<std::vector<std::string>>& rows, Align align = Align::right);
 
 /// "4+2"

@@ -29,9 +29,9 @@ struct GraphCounts {
 };
 GraphCounts count_graphs(const RankLayers& layers, const pipeline::LoweredSchedule& lowered, GraphsPer per);
 
-/// The number of eager passes over all microbatches to be captured that must precede the recording if libraries choose,
-/// load and connect at their first use: with the `warmup_steps` every layer has then run about ten times. We do this
-/// before step 1 (Stage::warm_up), and need none of these passes.
+/// The number of eager passes over all captured microbatches that must precede the recording in other engines, where
+/// libraries choose, load and connect at their first use. With the `warmup_steps` every layer has then run about ten
+/// times. Here Stage::warm_up() does this before step 1, so none of these passes is needed.
 int lazy_warmup_passes(Index warmup_steps, int num_microbatches, int captured_microbatches);
 
 /// One layer's pass of one microbatch: the contents of a graph per microbatch, and of a launch.

@@ -43,7 +43,7 @@ class StepGraph {
   void run_beside(Exec& ex, Ops&& ops) {
     ex.run_beside(graph_, name_, ops);
   }
-  /// Drops the graph. The next runs are eager again; then it is captured anew.
+  /// Drops the graph. The next runs are eager again; then it is captured again.
   void reset() {
     graph_ = {};
     eager_runs_ = 0;

@@ -32,7 +32,7 @@ class Regions {
   const Stretches& of(std::string_view owner) const {
     return owners_[static_cast<std::size_t>(std::ranges::find(kTouchedOwners, owner) - kTouchedOwners.begin())];
   }
-  /// Of activations, whether they outlive a pass (`kept`) or not.
+  /// Activations: those that outlive a pass (`kept`) and the others.
   const Stretches& work() const { return work_; }
   const Stretches& kept() const { return kept_; }
   const Stretches& weights() const { return weights_; }
@@ -79,7 +79,7 @@ Edges edges_of(const Graph& graph) {
   return edges;
 }
 
-/// Buffers that are alive, counted by address, and the most that there were.
+/// Buffers that are alive, counted by address, and their peak.
 class AliveBuffers {
  public:
   void add(const Stretches& buffers) {
@@ -88,7 +88,7 @@ class AliveBuffers {
       ++now_.count;
       now_.bytes += static_cast<Index>(buffer.end - buffer.begin);
     }
-    most_ = {std::max(most_.count, now_.count), std::max(most_.bytes, now_.bytes)};
+    peak_ = {std::max(peak_.count, now_.count), std::max(peak_.bytes, now_.bytes)};
   }
   void remove(const Stretches& buffers) {
     for (const Stretches::Stretch& buffer : buffers.all()) {
@@ -99,11 +99,11 @@ class AliveBuffers {
       now_.bytes -= static_cast<Index>(buffer.end - buffer.begin);
     }
   }
-  const TouchedMemory::Buffers& most() const { return most_; }
+  const TouchedMemory::Buffers& peak() const { return peak_; }
 
  private:
   std::map<Stretches::Stretch, int> users_;
-  TouchedMemory::Buffers now_, most_;
+  TouchedMemory::Buffers now_, peak_;
 };
 
 /// One layer's pair of graphs.
@@ -145,11 +145,11 @@ class LayerCounter {
   }
 
   TouchedMemory result() const {
-    TouchedMemory memory{.inputs = inputs_.most(),
-                         .second_inputs = second_inputs_.most(),
-                         .outputs = outputs_.most(),
-                         .saved = saved_.most(),
-                         .output_grads = output_grads_.most()};
+    TouchedMemory memory{.inputs = inputs_.peak(),
+                         .second_inputs = second_inputs_.peak(),
+                         .outputs = outputs_.peak(),
+                         .saved = saved_.peak(),
+                         .output_grads = output_grads_.peak()};
     for (std::size_t role = 0; role < kRoles; ++role) memory.bytes[role] = regions_.by_owner(places_[role]);
     for (std::size_t role = 0; role < kEdgeRoles; ++role) {
       for (std::size_t other = 0; other < kEdgeRoles; ++other) {

@@ -65,7 +65,7 @@ struct PlannedPlace {
   std::string_view place;  ///< in words
   std::vector<std::string_view> owners;
 };
-/// Of graphs that hold these stages of their layers (each layer has attention). Empty if there are none.
+/// The places of graphs that hold these stages of their layers (each layer has attention). Empty if there are none.
 std::vector<PlannedPlace> planned_places(const nn::LayerEdges& layer);
 
 /// The memory of captured graphs, from the addresses that their ops access. Plain bytes, so that ranks can send it.
@@ -74,11 +74,12 @@ struct TouchedMemory {
     Index count = 0, bytes = 0;
     bool operator==(const Buffers&) const = default;
   };
-  // Of graphs of layers, the most that are alive at the same time: inputs, outputs and saved tensors from a layer's
-  // forward to its backward; output gradients while a backward runs; second inputs, which are those in scratch, while a
-  // forward runs. Two with the same address count once, and so do adjacent ones of a graph.
+  // The largest number of buffers of graphs of layers that are alive at the same time. Inputs, outputs and saved
+  // tensors live from a layer's forward to its backward. Output gradients live while a backward runs. Second inputs,
+  // those in scratch, live while a forward runs. Two with the same address count once, and so do adjacent ones of a
+  // graph.
   Buffers inputs = {}, second_inputs = {}, outputs = {}, saved = {}, output_grads = {};
-  /// Of a step, by role and owner.
+  /// The bytes of a step, by role and owner.
   std::array<std::array<Index, kTouchedOwners.size()>, kRoles> bytes{};
   /// The bytes of these that two roles have in common: memory of one that is also memory of the other, at the same or
   /// at another time.
@@ -88,10 +89,10 @@ struct TouchedMemory {
   bool operator==(const TouchedMemory&) const = default;
 };
 
-/// Of the graphs of a step's layers. `memory`: of the run, by owner. Throws InternalError unless each forward has a
-/// backward.
+/// The memory that the graphs of a step's layers touch. `memory`: that of the run, by owner. Throws InternalError
+/// unless each forward has a backward.
 TouchedMemory touched_memory(const GraphCache& layers, std::span<const MemoryLedger::Block> memory);
-/// Of one graph without edges of layers: only Role::any.
+/// The same for one graph without edges of layers: only Role::any.
 TouchedMemory touched_memory(const Graph& graph, std::span<const MemoryLedger::Block> memory);
 
 }  // namespace megalith::capture

@@ -42,7 +42,7 @@ Digest128 verify_file(io::Fs& fs, const io::Path& folder, const FileRecord& reco
     const std::string problem = block_problem(record, file.bytes(), block);
     if (!problem.empty()) damaged = report(problem + tensors_in_block(header, block));
   }
-  if (damaged || report(header_problem)) return {};  // what a damaged file says about itself explains nothing
+  if (damaged || report(header_problem)) return {};  // the header of a damaged file explains nothing
   StateDigest digest;
   for (const auto& [tensor, slice] : slices) {
     if (report(entry_problem(header, *tensor, *slice))) continue;

@@ -15,8 +15,8 @@ struct Verification {
   std::uint64_t bytes = 0;            ///< that were read
 };
 
-/// Reads every byte of a published folder and checks block checksums, headers, and the state digest, which is computed
-/// anew. Throws InputError or CheckpointError if the manifest itself cannot be used. All other damage is listed.
+/// Reads every byte of a published folder and checks block checksums, headers, and the state digest, which it
+/// recomputes. Throws InputError or CheckpointError if the manifest itself cannot be used. All other damage is listed.
 Verification verify(io::Fs& fs, const io::Path& folder);
 
 }  // namespace megalith::checkpoint

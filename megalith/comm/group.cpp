@@ -68,14 +68,15 @@ Pending copy_alone(Exec& ex, const OpInfo& op, const Tensor& in, const Tensor& o
   return {};
 }
 
-/// The call was made. It ends at once, or at the present point of the transport's own stream, or when it is waited for.
+/// Notes the end of a call that was made. It ends at once, at the present point of the transport's own stream, or when
+/// it is waited for.
 void note_end(Tracer& tracer, const Channel& channel, Ticket ticket, Stream caller) {
   const Stream stream = ticket.id < 0 ? caller : channel.stream_of(ticket);
   if (ticket.id < 0 || stream.handle != nullptr) tracer.done(ticket.entry, stream);
 }
 
-/// Books the call, which communicates `bytes`, and makes it by kernel(booked call). The kernel holds its arguments by
-/// value and returns a ticket.
+/// Records the call, which communicates `bytes`, and makes it by kernel(recorded call). The kernel holds its arguments
+/// by value and returns a ticket.
 template <class Kernel>
 Ticket communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, const Kernel& kernel) {
   if (ex.device() != channel.device()) {

@@ -21,9 +21,9 @@ class HangVerdict : public HangError {
 };
 
 /// A rank that waits shows a sign of life 4 times a second and more. So one that has shown none for `silent_s`
-/// computes, is in a system call, or does not run. Of these the one that has been silent for longest is the reason, if
-/// a rank waits for it, directly or through others, beginning with `reporter`; if none of them is awaited, the one that
-/// has been silent for longest of all.
+/// computes, is in a system call, or does not run. The reason is the one of these that
+/// has been silent for longest among those that a rank waits for, directly or through others, beginning with
+/// `reporter`. If none of them is awaited, it is the one that has been silent for longest of all.
 std::string verdict_of(std::span<const std::optional<RankPosition>> ranks, int reporter, double now_s, double silent_s);
 
 /// The same with the positions of now, for a wait of `waited_s`.

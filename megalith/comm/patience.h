@@ -5,9 +5,9 @@
 
 namespace megalith::comm {
 
-/// The time of a wait that counts for its timeout. A long gap between two looks means that this rank did not run itself
-/// (it was stopped, or the machine is busy), and could not see that the others went on: of a gap at most kMaxGap_s
-/// counts.
+/// The time of a wait that counts for its timeout. A long gap between two looks means that this rank did not run
+/// itself: it was stopped, or the machine is busy. Then it could not see that the others continued, so at most
+/// kMaxGap_s of a gap counts.
 class Patience {
  public:
   explicit Patience(double timeout_s) : timeout_s_(timeout_s), start_s_(monotonic_s()), last_look_s_(start_s_) {}

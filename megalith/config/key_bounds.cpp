@@ -9,7 +9,7 @@
 namespace megalith::config {
 namespace {
 
-/// "16777216"; "2^60" where digits would say less.
+/// "16777216"; "2^60" where digits are harder to read.
 std::string limit_text(double limit) {
   int exponent = 0;
   const bool is_power = std::frexp(limit, &exponent) == 0.5;
@@ -18,16 +18,16 @@ std::string limit_text(double limit) {
 
 /// The rule that a number breaks; "" when it breaks none.
 std::string broken_range(const Bounds& b, double value) {
-  const bool is_too_small = b.is_above ? value <= b.least : value < b.least;
-  const bool is_too_large = b.is_below ? value >= b.most : value > b.most;
+  const bool is_too_small = b.is_above ? value <= b.min : value < b.min;
+  const bool is_too_large = b.is_below ? value >= b.max : value > b.max;
   if (!is_too_small && !is_too_large) return "";
-  if (b.least == b.most) return "must be " + limit_text(b.most);
-  if (b.is_above && std::isfinite(b.most))
-    return str("must be above ", limit_text(b.least), ", at most ", limit_text(b.most));
-  if (b.is_below) return str("must be in [", limit_text(b.least), ", ", limit_text(b.most), ")");
-  if (is_too_large) return "must be at most " + limit_text(b.most);
-  if (b.least == 0) return b.is_above ? "must be positive" : "must not be negative";
-  return "must be at least " + limit_text(b.least);
+  if (b.min == b.max) return "must be " + limit_text(b.max);
+  if (b.is_above && std::isfinite(b.max))
+    return str("must be above ", limit_text(b.min), ", at most ", limit_text(b.max));
+  if (b.is_below) return str("must be in [", limit_text(b.min), ", ", limit_text(b.max), ")");
+  if (is_too_large) return "must be at most " + limit_text(b.max);
+  if (b.min == 0) return b.is_above ? "must be positive" : "must not be negative";
+  return "must be at least " + limit_text(b.min);
 }
 
 std::string with_note(std::string rule, std::string_view note) {
@@ -42,7 +42,7 @@ std::string either(std::span<const std::string_view> names) {
   return text;
 }
 
-/// Of a list the rule that its first bad element breaks.
+/// The rule that a value breaks; of a list that of its first bad element.
 template <class T>
 std::string broken_rule(const Bounds& bounds, const T& value) {
   if constexpr (std::is_same_v<T, std::vector<Index>>) {
@@ -61,9 +61,9 @@ std::string broken_rule(const Bounds& bounds, const T& value) {
 template <class T>
 std::optional<T> nearest_legal(const Bounds& b, const T& value) {
   if constexpr (std::is_same_v<T, Index>) {
-    return static_cast<Index>(static_cast<double>(value) < b.least ? b.least : std::min(b.most, kMaxInteger));
+    return static_cast<Index>(static_cast<double>(value) < b.min ? b.min : std::min(b.max, kMaxInteger));
   } else if constexpr (std::is_same_v<T, double>) {
-    return value > b.most ? b.most : b.is_above ? std::min(b.least + 1, b.most) : b.least;
+    return value > b.max ? b.max : b.is_above ? std::min(b.min + 1, b.max) : b.min;
   } else {
     return std::nullopt;
   }
@@ -73,8 +73,8 @@ std::optional<T> nearest_legal(const Bounds& b, const T& value) {
 
 std::string Bounds::broken_by(Index value) const {
   Bounds integers = *this;
-  if (!std::isfinite(most)) integers.most = kMaxInteger;
-  if (!std::isfinite(least)) integers.least = -kMaxInteger;
+  if (!std::isfinite(max)) integers.max = kMaxInteger;
+  if (!std::isfinite(min)) integers.min = -kMaxInteger;
   return with_note(broken_range(integers, static_cast<double>(value)), note);
 }
 

@@ -10,12 +10,12 @@ namespace {
 
 /// "at least 1", "in [0, 1)", "above 0"; "" where any number will do.
 std::string range_text(const Bounds& b) {
-  const bool has_least = std::isfinite(b.least), has_most = std::isfinite(b.most) && b.most < 0x1p60;
-  if (!has_least) return "";
-  if (b.least == b.most) return exact(b.least);
-  if (has_most && b.is_below) return str("in [", exact(b.least), ", ", exact(b.most), ")");
-  if (has_most) return str(exact(b.least), " to ", exact(b.most));
-  return str(b.is_above ? "above " : "at least ", exact(b.least));
+  const bool has_min = std::isfinite(b.min), has_max = std::isfinite(b.max) && b.max < 0x1p60;
+  if (!has_min) return "";
+  if (b.min == b.max) return exact(b.min);
+  if (has_max && b.is_below) return str("in [", exact(b.min), ", ", exact(b.max), ")");
+  if (has_max) return str(exact(b.min), " to ", exact(b.max));
+  return str(b.is_above ? "above " : "at least ", exact(b.min));
 }
 
 std::string kind_text(const AskedValue& value) {

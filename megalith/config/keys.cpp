@@ -36,12 +36,12 @@ KeyDefault literal(std::string_view toml) { return {.literal = toml, .words = {}
 KeyDefault words(std::string_view text) { return {.literal = {}, .words = text}; }
 
 Bounds any() { return {}; }
-Bounds at_least(double least, std::string_view note = {}) { return {.least = least, .note = note}; }
-Bounds between(double least, double most) { return {.least = least, .most = most}; }
-Bounds only(double value, std::string_view note) { return {.least = value, .most = value, .note = note}; }
-Bounds above(double least) { return {.least = least, .is_above = true}; }
-Bounds probability() { return {.least = 0, .most = 1, .is_below = true}; }
-Bounds scale() { return {.least = 0, .most = kMaxScale, .is_above = true}; }
+Bounds at_least(double min, std::string_view note = {}) { return {.min = min, .note = note}; }
+Bounds between(double min, double max) { return {.min = min, .max = max}; }
+Bounds only(double value, std::string_view note) { return {.min = value, .max = value, .note = note}; }
+Bounds above(double min) { return {.min = min, .is_above = true}; }
+Bounds probability() { return {.min = 0, .max = 1, .is_below = true}; }
+Bounds scale() { return {.min = 0, .max = kMaxScale, .is_above = true}; }
 Bounds one_of(std::span<const std::string_view> choices, std::string_view note = {}) {
   return {.choices = choices, .note = note};
 }
@@ -74,7 +74,7 @@ std::vector<Key> make_keys() {
       {"model.family", at([](auto& c) -> auto& { return c.model.family; }), literal("'gpt2'"),
        one_of(kFamilies, "bert is not built yet"), must_match, not_differ,
        "`llama` sets `norm = 'rms'`, `position = 'rope'`, `activation = 'swiglu'`, `bias = 'none'`, `tied = false`, no "
-       "dropout and Llama's `ffn_hidden_size`, where no key says otherwise"},
+       "dropout and Llama's `ffn_hidden_size`, where no key sets another value"},
       {"model.num_layers", at([](auto& c) -> auto& { return c.model.num_layers; }), words("must be given, or a preset"),
        between(1, static_cast<double>(model::kMaxLayers)), must_match, not_differ, "Transformer layers"},
       {"model.hidden_size", at([](auto& c) -> auto& { return c.model.hidden_size; }),
@@ -308,7 +308,8 @@ std::vector<Key> make_keys() {
        may_change, not_differ, "number of optimizer steps, including those before a resume"},
       {"train.init", at([](auto& c) -> auto& { return c.train.init; }), words("none"), any(), may_change, differ,
        "fine-tuning: the run begins with the values of this checkpoint (a step folder, a folder of them, or OUT of a "
-       "run), trained here or imported. Step, optimizer and data begin anew. The recipe's `[model]`, `[moe]` and "
+       "run), trained here or imported. Step, optimizer and data start from the beginning. The recipe's `[model]`, "
+       "`[moe]` and "
        "vocabulary must make the checkpoint's model, otherwise the run is refused (exit 66, "
        "[what may differ](#what-may-differ-with-traininit))"},
       {"train.global_batch", at([](auto& c) -> auto& { return c.train.global_batch; }), words("micro_batch x dp"),

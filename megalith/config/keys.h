@@ -38,11 +38,11 @@ struct KeyDefault {
   std::string_view words;    ///< for docs/recipe.md, if there is no literal
 };
 
-/// The legal values of a key, whatever the other keys are. A number must lie between `least` and `most`. A text must be
+/// The legal values of a key, whatever the other keys are. A number must lie between `min` and `max`. A text must be
 /// one of `choices`, if there are any. Each integer of a list must lie in the range.
 struct Bounds {
-  double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
-  bool is_above = false, is_below = false;  ///< least, most themselves are not legal
+  double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
+  bool is_above = false, is_below = false;  ///< min and max themselves are not legal
   std::span<const std::string_view> choices = {};
   std::string_view note = {};  ///< the reason, or the meaning of a value
 
@@ -60,7 +60,7 @@ enum class OnResume : std::uint8_t { must_match, may_change, warns };
 
 /// Has no default: a key without a rule does not compile.
 struct ResumeRule {
-  constexpr ResumeRule(OnResume on_resume,  // NOLINT(google-explicit-constructor): a row says just the rule
+  constexpr ResumeRule(OnResume on_resume,  // NOLINT(google-explicit-constructor): a row has just the rule
                        std::string_view of_change = "results differ from an uninterrupted run",
                        bool (*applies_to)(const RunPlan&, const RunConfig& saved) = nullptr)
       : rule(on_resume), consequence(of_change), applies(applies_to) {}

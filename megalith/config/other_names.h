@@ -15,7 +15,7 @@ struct OtherName {
 };
 std::span<const OtherName> other_names();
 
-/// As our keys are spelled: "model.nLayer" -> "model.n_layer", "--num-layers" -> "num_layers".
+/// In the form of our keys: "model.nLayer" -> "model.n_layer", "--num-layers" -> "num_layers".
 std::string as_key(std::string_view name);
 
 /// The choice that was meant by another value: what another program calls by it, else the nearest by spelling, or "".

@@ -137,7 +137,7 @@ void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken
     Problems of_experts;
     check_moe(plan, of_experts);
     broken.add_others(of_experts, out);
-    // Of graphs with experts check_moe() says more.
+    // For graphs with experts check_moe() reports more.
     if (!plan.model.moe.has_experts() || !covers_experts(plan.graphs)) check_scopes(plan.graphs, plan.run_facts(), out);
     if (!broken.any("recompute.")) check(plan.recompute, max_layers(plan), out);
   }

@@ -10,7 +10,7 @@ void set_default(std::optional<T>& key, const Value& value) {
   if (!key) key = value;
 }
 
-/// Whether a recipe says what model it trains.
+/// Whether a recipe defines the model that it trains.
 enum class ModelShape : std::uint8_t { unknown, known };
 
 /// Every rule that ties several keys together; those of one key alone are its Bounds. Rules on broken keys, and on a

@@ -16,7 +16,7 @@ void for_each_model_key(const Visit& visit) {
   }
 }
 
-/// A model as a recipe that sets every key says it.
+/// A model as a recipe that sets every key.
 RunConfig recipe_of(const model::ModelConfig& model) {
   RunPlan plan;
   plan.model = model;
@@ -25,7 +25,7 @@ RunConfig recipe_of(const model::ModelConfig& model) {
   return config;
 }
 
-/// What a recipe of a preset's family says without its keys.
+/// The model of a recipe that sets only a preset's family.
 model::ModelConfig without_keys(const model::ModelConfig& m) {
   model::ModelConfig defaults = m.family == "llama" ? model::llama_defaults() : model::ModelConfig{};
   defaults.ffn_hidden_size = model::default_ffn_hidden_size(m.family, m.hidden_size);

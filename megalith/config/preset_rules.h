@@ -3,7 +3,7 @@
 
 namespace megalith::config {
 
-/// Sets what model.preset says of [model] and [moe], where no key beside it says otherwise and the defaults differ.
+/// Sets the keys of [model] and [moe] that model.preset defines, unless the recipe sets them or they have that default.
 /// Keys that make another model of it become warnings of the plan. False when there is no preset of its name, which is
 /// reported.
 bool derive_preset(RunConfig& config, RunPlan& plan, Problems& out);

@@ -18,7 +18,7 @@ namespace megalith::config {
 namespace {
 
 /// The least number of ranks that both grids divide.
-Index least_ranks(const RunConfig::Parallel& p) {
+Index min_ranks(const RunConfig::Parallel& p) {
   const Index cp = p.cp.value_or(1);
   return std::min<Index>(std::lcm(*p.tp * cp * *p.pp, *p.etp * *p.ep * *p.pp), std::numeric_limits<int>::max());
 }
@@ -27,8 +27,9 @@ bool is_about_order(std::string_view code) {
   return code.starts_with("E_ORDER_") || code.starts_with("E_PP_GROUPS_DIFFER");
 }
 
-/// What stands for a grid that is not legal, so that the rules of other keys are checked without false problems: the
-/// same sizes in the default order where the order is wrong, else one rank, and no rule that depends on the grid.
+/// Replaces a grid that is not legal, so that the rules of other keys are checked without false problems. If the order
+/// is wrong, the same sizes in the default order replace it. Else one rank does, and no rule that depends on the grid
+/// is checked.
 void replace_grid(grid::ParallelSizes sizes, std::string_view code, BrokenKeys& broken, RunPlan& plan) {
   if (is_about_order(code)) {
     sizes.order = grid::kDefaultOrder;
@@ -43,7 +44,7 @@ void derive_grid(RunConfig& c, int ranks, BrokenKeys& broken, RunPlan& plan, Pro
   const bool has_experts = c.moe.num_experts.has_value();
   if (!has_experts) p.ep = 1, p.etp = p.tp;  // derive_moe() has reported others
   set_default(p.etp, *p.tp);
-  set_default(p.ranks, least_ranks(p));
+  set_default(p.ranks, min_ranks(p));
   grid::ParallelSizes sizes{.world_size = ranks > 0 ? ranks : static_cast<int>(*p.ranks),
                             .tp = static_cast<int>(*p.tp),
                             .pp = static_cast<int>(*p.pp),

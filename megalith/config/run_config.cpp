@@ -176,7 +176,8 @@ class RecipeReader {
   bool has_empty_moe_ = false;
 };
 
-/// Of a text that is not TOML: its keys that are there twice, and the mistake unless that is one of them.
+/// Reports what is wrong in a text that is not TOML: the keys that are there twice, and the mistake unless it is one
+/// of them.
 void report_broken_toml(std::string_view toml, const TomlError& error, std::string_view source) {
   Problems problems;
   bool is_reported = false;
@@ -226,21 +227,21 @@ MeantKey meant_key(std::string_view key) {
     }
     return found;
   };
-  const std::string spelled = as_key(key), last = spelled.substr(spelled.rfind('.') + 1);
+  const std::string written = as_key(key), last = written.substr(written.rfind('.') + 1);
   const auto joined = [](std::string_view name) {
     std::string text(name);
     std::ranges::replace(text, '.', '_');
     return text;
   };
   const auto is_joined = [&](auto name) {  // train.log_interval for log.interval, eval.interval for train.eval_interval
-    return joined(name) == last || joined(name) == joined(spelled) || name.ends_with(str(".", joined(spelled)));
+    return joined(name) == last || joined(name) == joined(written) || name.ends_with(str(".", joined(written)));
   };
   if (const auto same = only(is_joined); !same.empty()) return {same};
-  if (const auto longer = only([&](auto name) { return name.starts_with(spelled); }); !longer.empty()) return {longer};
-  if (const auto shorter = only([&](auto name) { return spelled.starts_with(str(name, "_")); }); !shorter.empty())
+  if (const auto longer = only([&](auto name) { return name.starts_with(written); }); !longer.empty()) return {longer};
+  if (const auto shorter = only([&](auto name) { return written.starts_with(str(name, "_")); }); !shorter.empty())
     return {shorter};
   if (const auto same = only([&](auto name) { return name.ends_with(str(".", last)); }); !same.empty()) return {same};
-  return {nearest(spelled, names)};
+  return {nearest(written, names)};
 }
 
 RunConfig read_recipe(std::string_view toml, std::string source, std::span<const std::string> settings) {

@@ -91,9 +91,9 @@ struct MeantKey {
   std::string_view how = {};  ///< a sentence on how its value is given, or why there is no such key
   bool is_none() const { return key.empty() && how.empty(); }
 };
-/// The key that has this name in another program (other_names.h); else the only key with these words in other sections
-/// (train.log_interval, eval.interval), that begins with it (graphs.opt), or with which it begins (graphs.check_steps);
-/// else the same name in another section; else the nearest by spelling.
+/// The key that is meant: the one with this name in another program (other_names.h). Else the only one with these words
+/// in another section (train.log_interval, eval.interval), that begins with it (graphs.opt), or with which it begins
+/// (graphs.check_steps). Else the same name in another section, else the nearest by spelling.
 MeantKey meant_key(std::string_view name);
 
 /// Reads a recipe (TOML), then applies "section.key=value" settings in order. Throws ConfigError with every unknown key

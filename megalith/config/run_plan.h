@@ -67,8 +67,8 @@ struct RunPlan {
   Device device = Device::cpu;
   int ranks_per_node = 0;  ///< for warnings; 0: unknown
   int threads = 0;         ///< of a rank; 0: its share of usable_cores() among the ranks of a process or host
-  /// Of what a recipe says: keys that make model.preset another model, which itself is not part of a plan, and keys
-  /// without effect.
+  /// Warnings about the recipe: keys that make model.preset another model, which itself is not part of a plan, and
+  /// keys without effect.
   std::vector<std::string> recipe_warnings;
 
   /// Sub-microbatches of forward passes: 2 if tp_overlap requires them and equal halves can go over tp, else 1.

@@ -13,7 +13,7 @@ namespace {
 /// Follows brackets, dots of keys and strings. toml++ bounds the nesting of values, but not that of dotted keys.
 class TomlScanner {
  public:
-  /// A [section], or the name of a key outside brackets, as the text spells it.
+  /// A [section], or the name of a key outside brackets, as the text has it.
   struct Name {
     std::string_view text;
     std::size_t line;
@@ -113,8 +113,8 @@ std::vector<RepeatedKey> repeated_keys(std::string_view text) {
   std::map<std::string, std::size_t> first_lines;
   std::vector<RepeatedKey> repeated;
   std::string section;
-  for (const auto& [spelled, line, is_header] : TomlScanner(text).names()) {
-    std::string name(spelled.substr(0, is_header ? spelled.find('#') : spelled.size()));
+  for (const auto& [written, line, is_header] : TomlScanner(text).names()) {
+    std::string name(written.substr(0, is_header ? written.find('#') : written.size()));
     std::erase_if(name, [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '"' || c == '\''; });
     if (is_header) section = name.substr(1, name.find(']') - 1) + '.';
     const bool is_list = name.starts_with("[[");  // an element more, and not the same again

@@ -27,7 +27,7 @@ struct RepeatedKey {
   std::string name;  ///< "train.steps", "[train]"
   std::size_t first_line, second_line;
 };
-/// In the order of the text. Looks at names as they are spelled, without spaces; not into inline tables.
+/// In the order of the text. Looks at names as they are written, without spaces; not into inline tables.
 std::vector<RepeatedKey> repeated_keys(std::string_view text);
 
 /// The table of a text. Throws TomlError.

@@ -14,7 +14,7 @@
 
 namespace megalith::convert {
 
-/// Of a family whose tensors are those of every model: nothing.
+/// For a family that stores no tensors of zeros: nothing.
 std::vector<HfTensor> no_zeros(const model::ModelConfig& model);
 /// A buffer of rotations that older versions saved.
 bool is_rotation_buffer(std::string_view name);
@@ -31,7 +31,8 @@ struct HfFamily {
   model::ModelConfig (*read_config)(const HfConfig& config);
   /// The keys of config.json that are the family's own.
   nlohmann::ordered_json (*write_config)(const model::ModelConfig& model);
-  /// What the family has and the model has not, as a recipe says it ("model.norm = layer"); empty: it can be exported.
+  /// What the family requires and the model lacks, as a recipe writes it ("model.norm = layer"); empty: it can be
+  /// exported.
   std::string (*misfit)(const model::ModelConfig& model);
   /// The tensors that fill a parameter of ours, of this shape, each element once; nothing for an unknown one.
   std::vector<HfTensor> (*tensors_of)(const model::ModelConfig& model, std::string_view ours, const Shape& shape);

@@ -23,9 +23,9 @@ struct HfFileTensor {
 /// files that it names. Files are mapped, and read when a tensor is.
 class HfFiles {
  public:
-  /// Throws InputError for a file that breaks a rule of its format, a file that the index names and that is missing or
-  /// lies elsewhere, a *.safetensors that it does not name (but consolidated*, a model's copy in another layout), and a
-  /// tensor that is not where the index says, or not in the index.
+  /// Throws InputError for a file that breaks a rule of its format, that the index names and that is missing or lies
+  /// elsewhere, or for a *.safetensors that it does not name (but consolidated*, a model's copy in another layout).
+  /// Also for a tensor that is not in the index, or not in the file that it names.
   HfFiles(io::Fs& fs, const io::Path& folder);
 
   /// By name.

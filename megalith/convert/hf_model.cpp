@@ -138,7 +138,7 @@ void check_rest(const HfModel& hf, const FolderTensors& source, std::set<std::st
 
 using TensorsOf = decltype(HfFamily::tensors_of);
 
-/// Of a whole parameter of ours.
+/// The tensors of a whole parameter of ours.
 std::vector<HfTensor> tensors_of(TensorsOf of_family, const model::ModelConfig& model, const std::string& name,
                                  const Shape& shape) {
   std::vector<HfTensor> tensors = of_family(model, name, shape);

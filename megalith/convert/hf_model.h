@@ -12,7 +12,7 @@
 namespace megalith::convert {
 
 // Models as the transformers library keeps them: a folder with config.json and safetensors files. hf_family.h has what
-// a family must say of itself; hf_gpt2.cpp, hf_llama.cpp and so on are the families.
+// a family must define; hf_gpt2.cpp, hf_llama.cpp and so on are the families.
 
 struct HfFamily;
 

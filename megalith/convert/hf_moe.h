@@ -26,13 +26,13 @@ void write_experts(const model::ModelConfig& model, const char* count_key, nlohm
 /// norm_topk_prob: whether the weights of the chosen experts sum to 1.
 bool read_norm_topk(const HfConfig& config);
 void write_norm_topk(const model::ModelConfig& model, nlohmann::ordered_json& config);
-/// Of attention_bias, which brings biases of q, k, v and o.
+/// Biases by attention_bias, which adds them to q, k, v and o.
 nn::Biases read_attention_bias(const HfConfig& config, const model::ModelConfig& model);
 /// What all of the families have and the model has not.
 std::string experts_misfit(const model::ModelConfig& model);
 /// The same, of a family whose layers all have experts and no shared ones.
 std::string plain_experts_misfit(const model::ModelConfig& model);
-/// Whether an attention_bias says which biases the model has.
+/// Whether attention_bias can express the model's biases.
 bool has_attention_biases(const model::ModelConfig& model);
 
 /// All parameters of a model; nothing for parameters of another name.

@@ -18,12 +18,14 @@ struct HfTokenizerExport {
 };
 
 /// Writes into an existing folder, synced, what AutoTokenizer.from_pretrained() of the transformers library reads: the
-/// vocabulary's files and tokenizer_config.json. Beside vocab.json and merges.txt, or vocab.txt, of other families than
-/// GPT-2, also the same in a tokenizer.json, without which version 5 loads no tokenizer of a Mixtral; of GPT-2 only
-/// where the end of a document is not of ASCII, as vocab.json then spells it otherwise. Of the byte tokenizer a
-/// tokenizer.json without merges whose ids are the bytes. The library's ids are then those of `tokenizer`, but that it
-/// takes the end of document's name in a text for that token (not with split_special_tokens=True), and that its classes
-/// for a sentencepiece model do not normalise text as the model does. Throws IoError.
+/// vocabulary's files and tokenizer_config.json. Other families than GPT-2 also get a tokenizer.json with the contents
+/// of vocab.json and merges.txt, or of vocab.txt: without it version 5 loads no tokenizer of a Mixtral. GPT-2 gets one
+/// only if the end of a document is not ASCII, as vocab.json then writes it otherwise. The byte tokenizer gets a
+/// tokenizer.json without merges, whose ids are the bytes.
+///
+/// The library's ids are then those of `tokenizer`, with two exceptions. It takes the name of the end of a document in
+/// a text for that token (not with split_special_tokens=True). And its classes for a sentencepiece model do not
+/// normalise text as the model does. Throws IoError.
 void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const HfTokenizerExport& exported);
 
 }  // namespace megalith::convert

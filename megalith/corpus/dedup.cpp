@@ -137,7 +137,7 @@ void check(const DedupOptions& o) {
   problems.require(o.shingle >= 1 && o.shingle <= 1000, "--shingle", o.shingle, "must be 1 to 1000 words");
   problems.require(o.banding.bands >= 1 && o.banding.rows >= 1 && o.banding.hashes() <= kMaxHashes, "--bands x --rows",
                    str(o.banding.bands, " x ", o.banding.rows), str("must be 1 to ", kMaxHashes, " hashes"));
-  problems.require(o.most_in_bucket >= 2, "--most-in-bucket", o.most_in_bucket, "must be at least 2");
+  problems.require(o.max_bucket >= 2, "--max-bucket", o.max_bucket, "must be at least 2");
   problems.require(o.threads >= 1, "--threads", o.threads, "must be at least 1");
   problems.require(o.share.count >= 1 && o.share.rank >= 0 && o.share.rank < o.share.count, "--shard",
                    str(o.share.rank, "/", o.share.count), "must be K/N with K from 0 to N - 1");

@@ -49,7 +49,7 @@ struct DedupOptions {
   int shingle = 5;  ///< words
   Banding banding{20, 5};
   Keep keep = Keep::first;
-  std::uint64_t most_in_bucket = 10000;
+  std::uint64_t max_bucket = 10000;
   std::uint64_t seed = 1;
   std::size_t memory = std::size_t{1} << 30;  ///< bytes; 8 per document and the text being read come in addition
   int threads = 1;

@@ -115,7 +115,7 @@ void DedupStages::compare(std::size_t unit) {
 }
 
 // Crowded buckets. A leader is a document with no leader before it that is above the threshold. Each document is
-// compared with the leaders before it, at most most_in_bucket of them, and only up to the first one above the
+// compared with the leaders before it, at most max_bucket of them, and only up to the first one above the
 // threshold.
 void DedupStages::compare_crowded(std::size_t band) {
   struct Result {
@@ -155,7 +155,7 @@ void DedupStages::compare_crowded(std::size_t band) {
             leads = false;
             break;
           }
-          if (leads && leaders.size() < options_.most_in_bucket) leaders.push_back(document);
+          if (leads && leaders.size() < options_.max_bucket) leaders.push_back(document);
         }
       };
     };

@@ -180,7 +180,7 @@ class DedupStages::Prints {
 };
 
 // Pairs of one band: all pairs of every bucket (documents with one key). Documents of equal prints count as one: each
-// is a pair with the first of them only, so that n copies are n - 1 pairs. Buckets with more than most_in_bucket
+// is a pair with the first of them only, so that n copies are n - 1 pairs. Buckets with more than max_bucket
 // documents are kept unchanged, for compare_crowded().
 void DedupStages::make_pairs(std::size_t band) {
   const std::string pairs_name = numbered("pairs", band), crowded_name = numbered("crowded", band);
@@ -217,7 +217,7 @@ void DedupStages::make_pairs(std::size_t band) {
     };
     const auto end_bucket = [&] {
       if (bucket.size() > 2) fold_copies();
-      if (size <= options_.most_in_bucket)
+      if (size <= options_.max_bucket)
         for (std::size_t j = 1; j < bucket.size(); ++j)
           for (std::size_t i = 0; i < j; ++i) sort.add({bucket[i], bucket[j]});
       else
@@ -233,7 +233,7 @@ void DedupStages::make_pairs(std::size_t band) {
           if (size > 0 && record.key != key) end_bucket();
           key = record.key;
           bucket.push_back(bases()[file] + record.document);
-          if (++size <= options_.most_in_bucket) return;
+          if (++size <= options_.max_bucket) return;
           for (const std::uint64_t document : bucket) crowded.add({key, document});
           bucket.clear();
         });

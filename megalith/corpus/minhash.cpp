@@ -61,7 +61,7 @@ void MinHash::bands(std::span<const std::uint64_t> elements, std::span<std::uint
           .size = upper_.size(),
           .factors = factors_.data(),
           .offsets = offsets_.data(),
-          .least = minima_.data(),
+          .minima = minima_.data(),
           .hashes = minima_.size()});
   const auto rows = static_cast<std::size_t>(banding_.rows);
   for (std::size_t band = 0; band < out.size(); ++band) {

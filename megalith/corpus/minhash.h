@@ -47,12 +47,12 @@ class MinHash {
   std::vector<std::uint32_t> upper_;                       // upper halves of the elements
 };
 
-/// least[i] = min over elements x of factors[i] * x + offsets[i] mod 2^32, for i < hashes, a multiple of 16.
+/// minima[i] = min over elements x of factors[i] * x + offsets[i] mod 2^32, for i < hashes, a multiple of 16.
 struct MinHashWork {
   const std::uint32_t* elements = nullptr;
   std::size_t size = 0;
   const std::uint32_t *factors = nullptr, *offsets = nullptr;
-  std::uint32_t* least = nullptr;
+  std::uint32_t* minima = nullptr;
   std::size_t hashes = 0;
 };
 using MinHashKernel = void (*)(const MinHashWork&);

@@ -69,7 +69,7 @@ Json settings_of(const DedupOptions& options, io::Fs& fs) {
           {"rows", options.banding.rows},
           {"seed", options.seed},
           {"keep", options.keep == Keep::first ? "first" : "longest"},
-          {"most_in_bucket", options.most_in_bucket},
+          {"max_bucket", options.max_bucket},
           {"key", options.key},
           {"input_format", format_name(options.reading.format)},
           {"max_line", options.reading.max_document_bytes},

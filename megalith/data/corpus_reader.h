@@ -21,8 +21,8 @@ enum class CorpusFormat {
   parquet
 };
 
-/// The default limit on bytes of a line of text or JSON, of a row, of a document that is read as a whole, and of a
-/// word. It bounds the memory that a damaged or hostile input takes: some commands take 30 bytes per byte of a word.
+/// The default limit on the bytes of a line of text or JSON, a row, a document that is read as a whole, and a word. It
+/// bounds the memory that a damaged or hostile input takes: some commands take 30 bytes per byte of a word.
 inline constexpr Index kDefaultMaxLine = Index{16} << 20;
 /// Which setting raises it.
 inline constexpr std::string_view kMaxLineSetting = "--max-line, or data.max_line of a recipe, raises that";

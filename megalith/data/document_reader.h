@@ -28,7 +28,7 @@ struct DocumentBlock {
   std::string file{};
   CorpusFormat format = CorpusFormat::text;  ///< never by_name
   std::uint64_t first = 0;                   ///< number of the first document in its file, counted from 0
-  ByteBlock held{};
+  ByteBlock held{};                          ///< the memory that the documents' bytes point into
   std::vector<RawDocument> documents{};
 };
 

@@ -23,9 +23,9 @@ namespace megalith::data {
 /// all of it.
 /// Throws the first failure in the order of the blocks. If a thread cannot work at all, this counts as a failure of
 /// the block that it would have taken. If the system starts fewer threads, those do the work.
-/// Memory: one block and three results per thread. Of blocks over 4 MiB, by held_bytes(block) if there is such a
-/// function, only one is in work at a time, and its memory is given back. So the memory of long lines does not grow
-/// with the number of threads.
+/// Memory: one block and three results per thread. Only one block over 4 MiB is in work at a time, and its
+/// memory is freed after it. The size is held_bytes(block), if there is such a function. So the memory of long lines
+/// does not grow with the number of threads.
 template <class Result, class Next, class MakeWorker, class Write>
 class OrderedWork {
  public:

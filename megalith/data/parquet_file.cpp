@@ -285,7 +285,7 @@ void ParquetFile::State::read_row_group(io::Reader& in, std::uint64_t& first_row
   if (c.dictionary > 0 && c.dictionary < c.begin) c.begin = c.dictionary;
   const auto size = static_cast<std::int64_t>(fs.file_size(file));
   if (c.begin < 4 || c.bytes < 0 || c.begin > size || c.bytes > size - c.begin)
-    in.fail("column", str("is said to have ", c.bytes, " bytes at ", c.begin, " of a file of ", size));
+    in.fail("column", str("is listed with ", c.bytes, " bytes at ", c.begin, " of a file of ", size));
   if (rows < 0 || c.values != rows)
     in.fail("row group", str("has ", rows, " rows, and ", c.values, " values of the column"));
   if (c.codec != 0 && c.codec != 1 && c.codec != 2 && c.codec != 6)

@@ -25,8 +25,8 @@ enum class ParquetEncoding : int {
 /// with the output, not with the claimed `size`.
 std::string parquet_unpack(ParquetCodec codec, std::string_view packed, std::uint64_t size, const io::Reader& where);
 
-/// Numbers of `width` bits in Parquet's hybrid of runs and bit-packed groups, read one by one: a few bytes can stand
-/// for any number of them.
+/// Numbers of `width` bits in Parquet's hybrid of runs and bit-packed groups. They are read one by one, because a few
+/// bytes can stand for any number of them.
 class HybridNumbers {
  public:
   HybridNumbers(const io::Reader& in, int width) : in_(in), bits_(static_cast<unsigned>(width)) {}

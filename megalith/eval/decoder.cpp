@@ -256,7 +256,7 @@ void Decoder::start_of_others(Index longest) {
 
 std::span<const double> Decoder::start_in(Index row, std::span<const std::int32_t> tokens, Index longest) {
   const auto length = static_cast<Index>(tokens.size());
-  // Attention is causal: what stands behind the last token (zeros) changes nothing before it, and its keys and values
+  // Attention is causal: what stands after the last token (zeros) changes nothing before it, and its keys and values
   // are overwritten before a token that comes later can see them.
   const Pass pass = start_pass(std::max(length, longest));
   std::vector<std::int32_t> padded(tokens.begin(), tokens.end()), positions(static_cast<std::size_t>(pass.seq_len));

@@ -79,10 +79,10 @@ class Decoder {
   bool copies_meet() const;
   /// Whether this rank has logits: those of the last stage.
   bool has_logits() const { return mesh_.last_stage(); }
-  /// The slot holds these tokens and no others from here on: as many as config().lengths has, or fewer than one of them
-  /// by less than the step to which lengths are rounded up (start_tokens). Returns the logits [v] after the last,
-  /// valid until the next call; empty unless has_logits(). `longest`: the tokens of the longest window that the copies
-  /// start at once, where they meet.
+  /// From here on the slot holds these tokens and no others. Their number is one of config().lengths, or less than one
+  /// of them by less than the step to which lengths are rounded up (start_tokens). Returns the logits [v] after the
+  /// last, valid until the next call; empty unless has_logits(). `longest`: the tokens of the longest window that the
+  /// copies start at once, where they meet.
   std::span<const double> start(Index slot, std::span<const std::int32_t> tokens, Index longest = 0);
   /// The part of a copy without a window in a pass in which others start windows, the longest of `longest` tokens.
   void start_of_others(Index longest);
@@ -120,7 +120,7 @@ class Decoder {
   /// The pass's ops, run or recorded: this rank's part of the logits after some rows, of all tensor-parallel ranks.
   Tensor compute(Exec& ex, const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved) const;
   Tensor run_planned(const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved);
-  /// Of a step, whose kernels and communicators a step before it has loaded.
+  /// Captures a step. A step before it has loaded the kernels and communicators.
   void capture_step();
   std::span<const double> run(const Pass& pass, model::Chunk::Rows rows, model::Chunk::Saved& saved);
   void read_logits(const Tensor& all, Index count);

@@ -23,8 +23,8 @@ std::string retokenize_wikitext(std::string_view text);
 /// else the shorter one's missing characters count, too.
 Index count_differences(std::string_view a, std::string_view b);
 
-/// Of a text without white space at both ends, split on single spaces: WikiText's own count of its words (T_o), to
-/// which a line end belongs.
+/// The number of words of a text without white space at both ends, split on single spaces. This is WikiText's own count
+/// (T_o), to which a line end belongs.
 Index count_words(std::string_view stripped);
 /// ASCII white space at both ends is cut.
 std::string_view strip(std::string_view text);

@@ -18,7 +18,7 @@ Index line_of(std::string_view text, std::size_t offset) {
   return 1 + std::ranges::count(text.substr(0, offset), '\n');
 }
 
-/// Whether a text can be tokenised; else the problems say why not.
+/// Whether a text can be tokenised. If not, adds the reason to the problems.
 bool is_usable(const SourceText& source, EvalSet& set) {
   if (strip(source.text).empty()) {
     set.refuse(str("[", source.file, "] is empty: must hold text; is it the right file?"));

@@ -18,7 +18,7 @@ struct SourceText {
 /// The fix of a line of JSON without a text.
 inline constexpr const char* kLineFix = "a line is {\"text\": \"...\"}";
 
-/// What a task asks a model: passages, and what the report counts.
+/// A task for a model: passages, and what the report counts.
 struct EvalSet {
   std::vector<std::vector<std::int32_t>> texts;  ///< ids, which the passages are parts of
   std::vector<Passage> passages;
@@ -52,7 +52,7 @@ EvalSet wikitext_paper_set(const SourceText& source, const tokenizer::Tokenizer&
 /// before detokenisation), tokens, windows, targets.
 EvalSet wikitext_harness_set(const SourceText& source, const tokenizer::Tokenizer& tokenizer, Index window);
 
-/// Documents one after another, each with the token that ends a document behind it, as one text by sliding windows. Of
+/// Documents one after another, each followed by the token that ends a document, as one text by sliding windows. Of
 /// a document only its ids are kept, 4 bytes each. Throws IoError where the system has less memory for them.
 class LossText {
  public:

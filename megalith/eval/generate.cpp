@@ -117,11 +117,11 @@ class Generation {
   };
 
   /// The most that a rank of the world gives; without copies of the model, and thus without a call, `own`.
-  Index most_of_all(Index own) const {
+  Index max_of_all(Index own) const {
     if (!decoder_.has_copies()) return own;
     return std::ranges::max(comm::gather_values(decoder_.world().all(), own));
   }
-  Index most_where_copies_meet(Index own) const { return decoder_.copies_meet() ? most_of_all(own) : own; }
+  Index max_where_copies_meet(Index own) const { return decoder_.copies_meet() ? max_of_all(own) : own; }
 
   /// Whether there is a text left: of this copy, or in rounds that all copies begin together of any. One that has none
   /// left waits in the next round.
@@ -133,7 +133,7 @@ class Generation {
       return true;
     }
     do {
-      const bool any = most_of_all(has_texts ? 1 : 0) > 0;
+      const bool any = max_of_all(has_texts ? 1 : 0) > 0;
       events_.round();
       if (!any) return false;
     } while (!has_texts && !decoder_.copies_meet());
@@ -159,7 +159,7 @@ class Generation {
       tokens_[i] = goes_on ? slot.ids.back() : 0;
       positions_[i] = goes_on ? static_cast<std::int32_t>(slot.length() - 1) : 0;
     }
-    if (most_where_copies_meet(count) == 0) return;
+    if (max_where_copies_meet(count) == 0) return;
     counts_.stepped += count;
     const double begin = monotonic_s();
     const std::span<const double> logits = decoder_.step(tokens_, positions_);
@@ -175,7 +175,7 @@ class Generation {
     for (std::size_t i = 0;; ++i) {
       while (i < slots_.size() && !(slots_[i].is_used() && slots_[i].must_read)) ++i;
       const bool has_window = i < slots_.size();
-      const auto longest = most_where_copies_meet(has_window ? static_cast<Index>(slots_[i].length()) : 0);
+      const auto longest = max_where_copies_meet(has_window ? static_cast<Index>(slots_[i].length()) : 0);
       if (longest == 0) return;
       const double begin = monotonic_s();
       if (has_window)

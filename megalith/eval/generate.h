@@ -41,7 +41,7 @@ struct TextEvents {
   /// A new token. False ends the text (Ending::refused). All ranks must return the same.
   std::function<bool(std::size_t text, std::int32_t id)> token;
   std::function<void(std::size_t text, Ending)> end = [](std::size_t, Ending) {};
-  /// A full window lost its first tokens and was read anew.
+  /// A full window lost its first tokens and was read again.
   std::function<void(std::size_t text)> slide = [](std::size_t) {};
   /// Where the model has copies: at most every kStepsOfARound steps, as often on every rank of the world and at least
   /// once after the last token of all. A place for calls of the whole world.
@@ -52,12 +52,12 @@ inline constexpr Index kStepsOfARound = 16;
 /// What was computed, for rates.
 struct GenerateCounts {
   Index written = 0;  ///< new tokens
-  Index read = 0;     ///< tokens of prompts, and of windows that were read anew
+  Index read = 0;     ///< tokens of prompts, and of windows that were read again
   Index stepped = 0;  ///< new tokens that came from a step, and not from the reading of a window
   double read_s = 0, step_s = 0;
   double seconds = 0;  ///< of all, without what a GPU needs once
 
-  /// Of model copies that run at the same time.
+  /// Adds the counts of a model copy that runs at the same time.
   void add(const GenerateCounts& other);
 };
 

@@ -39,12 +39,12 @@ InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const
     plan(shape);
     if (const Shape message = memory_.message(pass(shape)).shape(); message.numel() > widest.numel()) widest = message;
   }
-  pipeline::LoweredSchedule most = schedule(most_microbatches());
+  pipeline::LoweredSchedule most = schedule(max_microbatches());
   for (const int slots : most.num_slots) served_.emplace_back(static_cast<std::size_t>(slots));
   executor_.emplace(std::move(most), mesh_.pp, pipeline::Executor::Boundary{widest, config_.dtype});
 }
 
-int InferenceModel::most_microbatches() const {
+int InferenceModel::max_microbatches() const {
   constexpr int kMicrobatchesPerStage = 4, kOnGpu = 8;
   const int stages = mesh_.pp.size(), least = config_.device == Device::cpu ? 1 : kOnGpu;
   return std::max(least, stages == 1 ? 1 : kMicrobatchesPerStage * stages);
@@ -85,14 +85,14 @@ Index InferenceModel::result_bytes(const PassShape& shape) const {
 Index InferenceModel::round_bytes() const {
   Index most = 0;
   for (const auto& [shape, batch] : batches_)
-    most = std::max(most, most_microbatches() * (input_bytes(shape) + result_bytes(shape)));
+    most = std::max(most, max_microbatches() * (input_bytes(shape) + result_bytes(shape)));
   return most + kAlignment;
 }
 
 InferenceModel::Block InferenceModel::block(std::byte* round, const PassShape& shape, int microbatch) const {
   const Index rows = batch(shape) * shape.rows;
   Carver ins(round, microbatch * input_bytes(shape));
-  Carver outs(round, most_microbatches() * input_bytes(shape) + microbatch * result_bytes(shape));
+  Carver outs(round, max_microbatches() * input_bytes(shape) + microbatch * result_bytes(shape));
   Block block;
   block.tokens = ins.next({batch(shape) * shape.tokens}, DType::i32);
   block.targets = ins.next({rows}, DType::i32);
@@ -226,7 +226,7 @@ void InferenceModel::run(const Round& round, std::span<const Passage> passages) 
   world_.check_health();
   running_ = round.shape;
   for (int microbatch = 0; microbatch < round.microbatches; ++microbatch) fill_block(round, passages, microbatch);
-  const Index in = most_microbatches() * input_bytes(round.shape);
+  const Index in = max_microbatches() * input_bytes(round.shape);
   if (config_.device != Device::cpu) ex_->copy(round_.data(), host_round_.data(), in);
   executor_->change(schedule(round.microbatches), memory_.message(pass(round.shape)).shape());
   executor_->run(*ex_, *this);

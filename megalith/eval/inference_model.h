@@ -25,7 +25,7 @@ struct InferenceConfig {
   BestIds best_ids = BestIds::not_asked;
 };
 
-/// What a model has said about a passage, target by target.
+/// The scores of a passage, target by target.
 struct PassageScore {
   std::vector<double> log_probabilities;  ///< natural logarithms
   std::vector<std::int32_t> best_ids;     ///< the likeliest ids, ties to the lower one; empty unless asked for
@@ -77,9 +77,9 @@ class InferenceModel final : private pipeline::Stage {
 
   /// Passages of a microbatch.
   Index batch(const PassShape& shape) const { return batches_.at(shape); }
-  int most_microbatches() const;
+  int max_microbatches() const;
   RoundSize round_size(const PassShape& shape) const {
-    return {.batch = batch(shape), .dp = mesh_.dp.size(), .microbatches = most_microbatches()};
+    return {.batch = batch(shape), .dp = mesh_.dp.size(), .microbatches = max_microbatches()};
   }
   pipeline::LoweredSchedule schedule(int microbatches) const;
   model::Pass pass(const PassShape& shape) const {
@@ -88,7 +88,7 @@ class InferenceModel final : private pipeline::Stage {
   bool is_owner() const { return mesh_.last_stage() && mesh_.tp_rank() == 0; }
   Index input_bytes(const PassShape& shape) const;
   Index result_bytes(const PassShape& shape) const;
-  /// Of a round's blocks in device memory: all inputs, then all results, then the sum of losses.
+  /// The size of a round's blocks in device memory: all inputs, then all results, then the sum of losses.
   Index round_bytes() const;
   /// Without `round` tensors have no memory.
   Block block(std::byte* round, const PassShape& shape, int microbatch) const;
@@ -106,7 +106,8 @@ class InferenceModel final : private pipeline::Stage {
     Index sample = 0;
   };
   std::vector<Placed> placed(const Round& round, int dp_rank) const;
-  /// Of those of this rank, one after another: for every target the loss, then the likeliest ids if asked for.
+  /// The scores of this rank's passages, one after another: the loss of every target, then the likeliest ids if asked
+  /// for.
   std::vector<double> own_scores(const Round& round, std::span<const Passage> passages);
   void deliver(const Round& round, std::span<const Passage> passages, const Take& take);
 

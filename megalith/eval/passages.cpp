@@ -18,13 +18,13 @@ Index padded(Index count, Index least) {
 
 }  // namespace
 
-PassShape pass_shape(Index inputs, Index targets, Index most_tokens) {
-  if (inputs < 1 || inputs > most_tokens || targets < 1 || targets > inputs) {
-    throw InternalError(str("[pass_shape] inputs, targets = ", inputs, ", ", targets, ": must be 1 to ", most_tokens,
+PassShape pass_shape(Index inputs, Index targets, Index max_tokens) {
+  if (inputs < 1 || inputs > max_tokens || targets < 1 || targets > inputs) {
+    throw InternalError(str("[pass_shape] inputs, targets = ", inputs, ", ", targets, ": must be 1 to ", max_tokens,
                             " inputs, and no more targets"));
   }
   constexpr Index kMinTokens = 32, kMinRows = 8;
-  const Index tokens = std::min(padded(inputs, kMinTokens), most_tokens);
+  const Index tokens = std::min(padded(inputs, kMinTokens), max_tokens);
   return {tokens, std::min(padded(targets, kMinRows), tokens)};
 }
 
@@ -33,11 +33,11 @@ Index balanced_batch(Index passages, Index most, int dp) {
   return std::max<Index>(1, ceil_div(passages, microbatches * dp));
 }
 
-std::vector<Round> make_rounds(std::span<const Passage> passages, Index most_tokens,
+std::vector<Round> make_rounds(std::span<const Passage> passages, Index max_tokens,
                                const std::function<RoundSize(const PassShape&)>& size_of) {
   std::map<PassShape, std::vector<Index>, std::greater<>> by_shape;
   for (std::size_t i = 0; i < passages.size(); ++i)
-    by_shape[shape_of(passages[i], most_tokens)].push_back(static_cast<Index>(i));
+    by_shape[shape_of(passages[i], max_tokens)].push_back(static_cast<Index>(i));
   std::vector<Round> rounds;
   for (const auto& [shape, numbers] : by_shape) {
     const RoundSize size = size_of(shape);

@@ -26,10 +26,10 @@ struct PassShape {
   auto operator<=>(const PassShape&) const = default;
 };
 
-/// The shape of passages of so many inputs and targets. No more tokens than `most_tokens`, the model's seq_len.
-PassShape pass_shape(Index inputs, Index targets, Index most_tokens);
-inline PassShape shape_of(const Passage& passage, Index most_tokens) {
-  return pass_shape(passage.inputs(), passage.targets(), most_tokens);
+/// The shape of passages of so many inputs and targets. No more tokens than `max_tokens`, the model's seq_len.
+PassShape pass_shape(Index inputs, Index targets, Index max_tokens);
+inline PassShape shape_of(const Passage& passage, Index max_tokens) {
+  return pass_shape(passage.inputs(), passage.targets(), max_tokens);
 }
 
 /// How many passages there are of each shape.
@@ -56,7 +56,7 @@ struct Round {
 
 /// Every passage in one round, the longest shapes first, so that a lack of memory shows at once; those of one shape in
 /// their order.
-std::vector<Round> make_rounds(std::span<const Passage> passages, Index most_tokens,
+std::vector<Round> make_rounds(std::span<const Passage> passages, Index max_tokens,
                                const std::function<RoundSize(const PassShape&)>& size_of);
 
 }  // namespace megalith::eval

@@ -18,7 +18,7 @@ std::optional<std::int64_t> ranks_of(int a, int b, int c) {
   return all <= std::numeric_limits<int>::max() ? std::optional(all) : std::nullopt;
 }
 
-std::string least_ranks(const ParallelSizes& s) {
+std::string min_ranks(const ParallelSizes& s) {
   const auto dense = ranks_of(s.tp, s.cp, s.pp), expert = ranks_of(s.etp.value_or(s.tp), s.ep, s.pp);
   if (!dense || !expert) return "";
   const std::int64_t least = std::lcm(*dense, *expert);
@@ -43,7 +43,7 @@ std::string pp_last(const ParallelSizes& s) {
 }  // namespace
 
 std::string advice(const ParallelSizes& asked, std::string_view error) {
-  if (error.starts_with("E_WORLD_NOT_DIVISIBLE_")) return least_ranks(asked);
+  if (error.starts_with("E_WORLD_NOT_DIVISIBLE_")) return min_ranks(asked);
   if (error.starts_with("E_PP_GROUPS_DIFFER")) return pp_last(asked);
   return "";
 }

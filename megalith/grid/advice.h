@@ -7,7 +7,7 @@
 namespace megalith::grid {
 
 /// What to add to the message of an error of resolve(asked): "; the least number of ranks is 8", or an order of axes
-/// that is legal. "" where the message says all.
+/// that is legal. "" where there is nothing to add.
 std::string advice(const ParallelSizes& asked, std::string_view error);
 
 /// The order with tp as the fastest axis: with etp = tp an expert's ranks along tp are then those of the dense layers.

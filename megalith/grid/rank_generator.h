@@ -47,7 +47,7 @@ class RankGenerator {
   /// The rank with the same share of the model in the first copy of it: that of coordinates 0 along cp and dp. Not
   /// above `rank`. Throws as coordinates().
   int in_first_copy(int rank) const;
-  /// What of_rank(rank) says of every rank, where copies of the model are alike: only the first copy's ranks are asked.
+  /// of_rank(rank) of every rank. Copies of the model are alike, so it is called for the first copy's ranks only.
   template <class OfRank>
   auto per_rank(OfRank&& of_rank) const {
     std::vector<decltype(of_rank(0))> all;

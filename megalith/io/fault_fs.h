@@ -81,7 +81,7 @@ class CallFaults {
   std::uint64_t count_ = 0;
 };
 
-/// An Fs that does what another does, except where a fault says otherwise, and counts the calls, so that a sweep knows
+/// An Fs that does what another does, except where a fault is set, and counts the calls, so that a sweep knows
 /// how many points there are. Without a fault a call costs a count and one branch; a run without MEGALITH_FAULT does
 /// not use it at all. Calls may come from several threads.
 class FaultFs final : public Fs {

@@ -18,7 +18,7 @@ constexpr std::string_view kPrefix = "{\n \"checksum\": \"";  ///< what every se
 constexpr std::size_t kDigits = 32;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20;
 
-/// Of the whole text with zeros in the place of the checksum's digits.
+/// The checksum of the whole text with zeros in the place of the checksum's digits.
 std::string checksum_digits(std::string text) {
   text.replace(kPrefix.size(), kDigits, kDigits, '0');
   return checksum(std::as_bytes(std::span(text))).hex();
@@ -30,7 +30,7 @@ bool is_sealed(std::string_view text) {
   return has_prefix(text) && checksum_digits(std::string(text)) == text.substr(kPrefix.size(), kDigits);
 }
 
-/// Whether the seal is right once the number behind it is replaced by a version up to `known`.
+/// Whether the seal is right once the number after it is replaced by a version up to `known`.
 bool is_sealed_as_known(std::string_view text, int known) {
   constexpr std::string_view kVersion = "\",\n \"version\": ";
   constexpr std::size_t kAt = kPrefix.size() + kDigits;

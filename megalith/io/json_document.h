@@ -16,7 +16,7 @@ struct JsonFormat {
   int version = 1;          ///< that this program reads
 };
 
-/// The text of a document that carries its own checksum: `members` behind a member "checksum" at a fixed place. Equal
+/// The text of a document that carries its own checksum: `members` after a member "checksum" at a fixed place. Equal
 /// members give equal bytes. Throws InternalError when a text in them is not UTF-8.
 std::string seal_json(const nlohmann::ordered_json& members);
 
@@ -25,8 +25,8 @@ std::string seal_json(const nlohmann::ordered_json& members);
 nlohmann::json parse_sealed_json(std::string_view text, const JsonFormat& format);
 
 /// The member "version" of a text that parse_sealed_json() refuses, where it is above format.version: a later version
-/// may seal its documents otherwise. Nothing if the text is no JSON object with such a number, or if its seal is right
-/// for a known version in that place: then the number is what was damaged.
+/// may store the checksum otherwise. Nothing if the text is no JSON object with such a number. Also nothing if the
+/// checksum is right for a known version in that place: then the number is what was damaged.
 std::optional<std::int64_t> later_version(std::string_view text, const JsonFormat& format);
 
 /// A JSON value that knows where it is, so that every error (InputError) names it: "tensors[3].shape". What it is made

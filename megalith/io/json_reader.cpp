@@ -65,7 +65,7 @@ class BoundedText {
     // nlohmann takes a zero byte for the end and ignores what follows.
     const std::size_t zero = text.find('\0');
     if (zero == std::string_view::npos) return;
-    for (PlaceKeeper at = begin(), behind(text.data() + zero + 1, &place_); at != behind;) ++at;
+    for (PlaceKeeper at = begin(), end(text.data() + zero + 1, &place_); at != end;) ++at;
     fail(JsonProblem::zero_byte, "not valid JSON: a zero byte");
   }
   PlaceKeeper begin() const { return {text_.data(), &place_}; }

@@ -4,7 +4,7 @@
 
 namespace megalith::io {
 
-/// Says, while it lives, which file is mapped at an address. Up to kMaxNoted at a time are noted, further ones are
+/// Records, while it lives, which file is mapped at an address. Up to kMaxNoted at a time are noted, further ones are
 /// not. May be used from several threads.
 class NotedMapping {
  public:

@@ -28,7 +28,7 @@ std::string dangling_link(const Path& path) {
 }  // namespace
 
 std::string system_problem(std::string_view operation, std::string_view what, int error) {
-  // Where the name of an operation is not what a reader would say.
+  // Names of operations that are not a reader's words.
   constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kTasks = {{
       {"append", "append to"},
       {"map", "read"},

@@ -27,7 +27,7 @@ struct StepFolder {
 /// Nothing unless `name` is exactly what name() prints for some step.
 std::optional<StepFolder> parse_step_folder(std::string_view name);
 
-/// The published folders in `root`, newest first; empty when root is absent. Says nothing about their contents.
+/// The published folders in `root`, newest first; empty when root is absent. Their contents are not read.
 std::vector<StepFolder> published(Fs& fs, const Path& root);
 
 /// ".tmp-" and 16 random hex digits: marks what is not published.

@@ -99,7 +99,7 @@ class BatchLayout {
   Index bytes() const { return bytes_; }
   /// The part of the block that chunks in the middle need. At least the StepState.
   Index middle_bytes() const { return middle_bytes_; }
-  /// Of a block, or of its beginning: inputs that do not lie in it are empty.
+  /// Views of a block, or of its beginning. Inputs that do not lie in it are empty.
   Batch on_host(std::span<std::byte> block) const;
   /// Views of a block, u8 [bytes()]. Without a block, tensors without memory.
   BatchTensors inputs_of(const Tensor& block) const;

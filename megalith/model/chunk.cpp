@@ -38,8 +38,8 @@ nn::VocabShard vocab_shard(const ModelSpec& model, const nn::TensorParallel& tp)
 
 nn::HeadInputs head_inputs(const Chunk::Inputs& inputs) { return {inputs.batch.targets, inputs.loss_sums}; }
 
-/// Brings layers' parameters before they are read, and sends their gradients once they are done. Neither is part of the
-/// planned phase.
+/// Gathers layers' parameters before they are read, and sends their gradients once they are done. The memory plan has
+/// neither.
 class LayerTraffic final : public nn::LayerEvents {
  public:
   LayerTraffic(optim::ParamExchange* values, optim::ParamExchange* gradients)

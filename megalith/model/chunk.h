@@ -76,7 +76,7 @@ class Chunk {
   /// gradients.
   void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, Saved& saved,
                 optim::ParamExchange* gradients) const;
-  /// What an evaluation asks the last chunk about R rows of a microbatch, and gets.
+  /// What an evaluation requires of the last chunk for R rows of a microbatch, and gets.
   struct RowScores {
     Tensor rows;    ///< in   [R] i32, rows of the microbatch; -1: none
     Tensor losses;  ///< out  [R], f64 for f64, else f32; of the inputs' targets, which here are [R]. 0 where that is -1

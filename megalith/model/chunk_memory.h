@@ -33,8 +33,8 @@ struct ChunkMemoryConfig {
   Index positions = 0;  ///< for which there are rotations; 0: model.seq_len
 };
 
-/// The chunks of a rank with all that whoever runs them needs: parameters, groups, the table of rotations, what MoE
-/// layers share, a memory plan for every kind of pass, and the memory of these plans. Training, evaluation and
+/// The chunks of a rank, with all that running them takes: parameters, groups, the table of rotations, what MoE layers
+/// share, a memory plan for every kind of pass, and the memory of these plans. Training, evaluation and
 /// generation differ in the passes that they plan. It is built without memory, so that bytes can be computed for any
 /// rank of any grid.
 class ChunkMemory {

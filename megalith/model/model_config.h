@@ -46,11 +46,11 @@ struct ModelConfig {
   std::vector<Index> moe_layers() const;
   Index num_moe_layers() const { return static_cast<Index>(moe_layers().size()); }
   Index capacity_run() const { return moe.capacity_run == 0 ? seq_len : moe.capacity_run; }
-  /// Of ops::rope_table for all positions.
+  /// The shape of ops::rope_table for all positions.
   Shape rope_table_shape() const { return {seq_len, 2, head_width() / 2}; }
 };
 
-/// What model.family sets together, where no key says otherwise: Llama's blocks.
+/// What model.family sets together, where no key sets another value: Llama's blocks.
 ModelConfig llama_defaults();
 /// The width of an MLP where no key gives it: 4 H; of "llama" two thirds of that, rounded up to a multiple of 256.
 Index default_ffn_hidden_size(std::string_view family, Index hidden_size);

@@ -367,7 +367,7 @@ void Stage::name_slots(MemoryNames& names) const {
 
 void Stage::sum_moe_totals(Exec& ex) {
   if (moe_totals().layers() == 0) return;
-  // Of the ranks that hold a bias one counts.
+  // One of the ranks that hold a bias counts.
   if (mesh_.tp_rank() == 0 && mesh_.dp_cp.rank() == 0) router_states_.add_bias_ranges(ex, moe_totals());
   comm::all_reduce(ex, mesh_.world, moe_totals().counts, comm::Reduce::sum).wait(ex);
   comm::all_reduce(ex, mesh_.world, moe_totals().numbers, comm::Reduce::sum).wait(ex);

@@ -115,7 +115,7 @@ class Stage : public pipeline::Stage {
 
   /// Runs every pass of every chunk, in each variant that a step has, on dummy inputs and without messages between
   /// stages. So libraries have chosen, loaded and allocated everything for their first use, which must not happen while
-  /// a receive waits on a GPU. Changes only gradients and loss_sum(). Collective over all ranks.
+  /// a receive waits on a GPU. Changes only gradients and loss_sums(). Collective over all ranks.
   void warm_up(Exec& ex, const Tensor& optimizer_state);
   /// Runs each collective of tensor- and data-parallel ranks once at its size, on zeros, and gathers the parameters:
   /// NCCL takes memory at the first call of a kind. Call it before warm_up(). Collective over all ranks.
@@ -152,7 +152,7 @@ class Stage : public pipeline::Stage {
   /// The chunk with the most activations.
   int largest_chunk() const;
   Index input_bytes() const;
-  /// The totals of MoE layers in this memory; without any: for their size.
+  /// Totals of MoE layers in this memory; null: tensors without memory, for their size.
   nn::MoeTotals moe_totals_in(std::byte* memory) const;
   Index step_input_bytes() const;
   /// Writes a microbatch's block: the step state, and the inputs if there is room for them. Adds the terms of its

@@ -28,8 +28,8 @@ void GatedMlp::last_input_grad(Exec& ex, const Microbatch& microbatch, GatedMlpS
   else if (recomputes_activation_)
     activate(ex, microbatch, saved);
   saved.d_activated = ex.tensor_like(saved.activated);
-  saved.entered.d_out.messages.wait(ex);
-  last_.backward_input(ex, saved.entered.d_out.x, saved.d_activated);
+  saved.gathered.d_out.messages.wait(ex);
+  last_.backward_input(ex, saved.gathered.d_out.x, saved.d_activated);
 }
 
 void GatedMlp::local_work_grad(Exec& ex, const Microbatch&, GatedMlpState& saved) const {

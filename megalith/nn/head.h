@@ -35,7 +35,7 @@ class Head {
   /// The loss of every row [T], 0 where it has none. Adds the sums to inputs.loss_sums.
   virtual Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
                          Saved& saved) const = 0;
-  /// The same for an evaluation, which also asks for the likeliest id of every row: best_ids [T] i32 is overwritten,
+  /// The same for an evaluation, which also needs the likeliest id of every row: best_ids [T] i32 is overwritten,
   /// unless it is undefined.
   virtual Tensor score(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
                        const Tensor& best_ids) const = 0;

@@ -100,10 +100,10 @@ void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Te
                                  .sm_margin = margin_for(tp_.is_sequence_parallel())});
 }
 
-void RowParallelLinear::backward_weight(Exec& ex, const BackwardInRegion& entered, const Tensor& x,
+void RowParallelLinear::backward_weight(Exec& ex, const BackwardInRegion& gathered, const Tensor& x,
                                         ops::Write write) const {
-  add_weight_gradients(ex, entered.d_out.x, x, weight_, write, margin_for(tp_.is_sequence_parallel()),
-                       entered.has_out_bias_grad || bias_ == nullptr ? Tensor() : bias_->grad);
+  add_weight_gradients(ex, gathered.d_out.x, x, weight_, write, margin_for(tp_.is_sequence_parallel()),
+                       gathered.has_out_bias_grad || bias_ == nullptr ? Tensor() : bias_->grad);
 }
 
 }  // namespace megalith::nn

@@ -95,7 +95,7 @@ class RowParallelLinear {
                            const Tensor& bias_grad) const;
   /// Adds to the weight gradient; Write::overwrite replaces it. Also adds to the gradient of the bias, over all rows,
   /// unless that has been done. x [T, in/tp].
-  void backward_weight(Exec& ex, const BackwardInRegion& entered, const Tensor& x, ops::Write write) const;
+  void backward_weight(Exec& ex, const BackwardInRegion& gathered, const Tensor& x, ops::Write write) const;
   const Param* bias() const { return bias_; }
 
  private:

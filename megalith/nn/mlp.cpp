@@ -34,8 +34,8 @@ void Mlp::last_input_grad(Exec& ex, const Microbatch& microbatch, MlpState& save
     ops::gelu(ex, {.z = saved.up, .y = saved.activated});
   }
   saved.d_first = ex.tensor_like(saved.up);
-  saved.entered.d_out.messages.wait(ex);
-  last_.backward_input_gelu(ex, saved.entered.d_out.x, saved.up, saved.d_first, first_.bias_grad());
+  saved.gathered.d_out.messages.wait(ex);
+  last_.backward_input_gelu(ex, saved.gathered.d_out.x, saved.up, saved.d_first, first_.bias_grad());
 }
 
 }  // namespace megalith::nn

@@ -20,7 +20,7 @@ class QkNormLayer {
                       const comm::Group& tp);
   QkNormLayer(const std::string& name, const AttentionSpec& spec, comm::Group tp, ParamSet& params);
 
-  /// Of the sub-microbatch's rows. qkv [T, (A + 2G) D/tp] stays until backward.
+  /// Norms the rows of the sub-microbatch. qkv [T, (A + 2G) D/tp] stays until backward.
   void forward(Exec& ex, const SubBatch& sub_batch, const Tensor& qkv, Saved& saved) const;
   /// grad: of the normed q, k, v, overwritten by that of qkv. Adds to the gradients of the gains.
   void backward(Exec& ex, const Tensor& qkv, const Saved& saved, const Tensor& grad) const;

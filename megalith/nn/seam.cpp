@@ -9,12 +9,15 @@ void Seam::forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, cons
     return;
   }
   const Tensor bias = before_->bias == nullptr ? Tensor() : before_->bias->value;
-  tp_.for_runs(microbatch, before_->dropout, [&](const SubBatch& run, const ops::Dropout& dropout) {
+  tp_.for_blocks(microbatch, before_->dropout, [&](const SubBatch& block, const ops::Dropout& dropout) {
     if (norm_) {
-      norm_->forward_residual(ex, y, bias, residual, dropout, saved, run);
+      norm_->forward_residual(ex, y, bias, residual, dropout, saved, block);
     } else {
-      ops::bias_dropout_residual(
-          ex, {.x = run.of(y), .bias = bias, .residual = run.of(residual), .out = run.of(saved.x), .dropout = dropout});
+      ops::bias_dropout_residual(ex, {.x = block.of(y),
+                                      .bias = bias,
+                                      .residual = block.of(residual),
+                                      .out = block.of(saved.x),
+                                      .dropout = dropout});
     }
   });
 }

@@ -7,11 +7,11 @@
 namespace megalith::nn {
 namespace {
 
-/// The work around a segment's edges that belongs to it.
+/// What a segment has of the work around its edges.
 struct EdgeWork {
-  bool takes_rest = false;   ///< the last stage of the segment before, of the last sub-microbatch
-  bool leaves_rest = false;  ///< ... of this one, to the next
-  bool closes = false;       ///< the closing seam
+  bool takes_rest = false;   ///< begins with the last stage of the last sub-microbatch of the segment before it
+  bool leaves_rest = false;  ///< leaves that stage of its own to the next segment
+  bool closes = false;       ///< has the closing seam
   bool recomputes = false;   ///< begins with a norm in place of a seam, and has no last stage of the last sublayer
 };
 

@@ -12,15 +12,15 @@ namespace megalith::nn {
 /// first_gemm and last_gemm; a mixture of experts has the others.
 enum class ForwardStage : std::uint8_t {
   seam,        ///< the seam before the sublayer. After the last sublayer: the closing seam
-  norm,        ///< in place of it, at the beginning of a recomputed range: its norm only
+  norm,        ///< instead of the seam at the beginning of a recomputed range: only the norm of the seam
   gather,      ///< starts to gather the rows of the input
-  first_gemm,  ///< of the rows that have been gathered
-  last_gemm,   ///< the local work, the last GEMM, and the start of the reduction of its output
-  route,       ///< the choice of experts
-  preprocess,  ///< counts, and the rows in the order of their destinations
-  dispatch,    ///< of rows to the ranks of their experts
-  experts,     ///< their GEMMs, and the way back of their results
-  combine      ///< the weighted sum of results
+  first_gemm,  ///< multiplies the gathered rows
+  last_gemm,   ///< the local work, the last GEMM, and the start of the reduction of its result
+  route,       ///< chooses experts
+  preprocess,  ///< counts the rows of each expert, and sorts rows by destination
+  dispatch,    ///< sends rows to the ranks of their experts
+  experts,     ///< the GEMMs of the experts, and the way back of their results
+  combine      ///< sums the weighted results of each row
 };
 
 /// The stages of the backward pass of a sublayer. They mirror the forward stages of the same names.
@@ -28,11 +28,11 @@ enum class BackwardStage : std::uint8_t {
   recompute_norm,     ///< the seam before the sublayer recomputes its normed rows
   recompute_range,    ///< the forward pass of the recomputed range that ends with the sublayer runs again
   gather,             ///< starts to gather what backward reads of all rows
-  last_input_grad,    ///< of the last GEMM
-  last_weight_grad,   ///< the same. See Overlap for its place
+  last_input_grad,    ///< the input gradient of the last GEMM
+  last_weight_grad,   ///< the weight gradient of the last GEMM. make_segments() decides when it runs
   first_input_grad,   ///< the local work, the first GEMM, and the start of the reduction of the input gradient
-  first_weight_grad,  ///< of the first GEMM
-  combine,
+  first_weight_grad,  ///< the weight gradient of the first GEMM
+  combine,            ///< this and the next four: of a mixture of experts
   experts,
   dispatch,
   preprocess,

@@ -108,8 +108,8 @@ void SelfAttention::decode(Exec& ex, const Microbatch& microbatch, AttentionStat
 void SelfAttention::last_input_grad(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
   if (recomputes_) attend(ex, microbatch, saved);
   saved.d_output = ex.tensor_like(saved.output);
-  saved.entered.d_out.messages.wait(ex);
-  last_.backward_input(ex, saved.entered.d_out.x, saved.d_output);
+  saved.gathered.d_out.messages.wait(ex);
+  last_.backward_input(ex, saved.gathered.d_out.x, saved.d_output);
 }
 
 void SelfAttention::local_work_grad(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {

@@ -83,8 +83,8 @@ struct RegionState : Sublayer::Saved {
   Tensor y;  ///< [O, H], the output, before the bias
   /// Forward only: each sub-microbatch's rows of x, [T/count, H].
   std::array<Tensor, kMaxSubBatches> in_region;
-  BackwardInRegion entered;  ///< from the first backward stage to the last
-  Tensor d_first;            ///< of the first GEMM's output
+  BackwardInRegion gathered;  ///< from the first backward stage to the last
+  Tensor d_first;             ///< of the first GEMM's output
 };
 
 /// A sublayer that is one tensor-parallel region: a column-parallel GEMM, local work, a row-parallel GEMM. Forward and
@@ -115,7 +115,7 @@ class TensorParallelSublayer : public SublayerOf<State> {
   virtual void local_work(Exec&, const Microbatch&, State&) const {}
   /// [T, in/tp], the input of the last GEMM.
   virtual const Tensor& last_input(const State& saved) const = 0;
-  /// From saved.entered.d_out, in flight, to the gradient of last_input(). Recomputes that where it was not kept.
+  /// From saved.gathered.d_out, in flight, to the gradient of last_input(). Recomputes that where it was not kept.
   virtual void last_input_grad(Exec& ex, const Microbatch& microbatch, State& saved) const = 0;
   /// From that to saved.d_first: the local work backwards.
   virtual void local_work_grad(Exec&, const Microbatch&, State&) const {}
@@ -124,7 +124,7 @@ class TensorParallelSublayer : public SublayerOf<State> {
   /// Forward passes of the first GEMM for backward, once all rows of x have arrived: in the sub-microbatches of the
   /// forward pass, as a GEMM of other rows may have other bits.
   void recompute_first_gemm(Exec& ex, const Microbatch& microbatch, State& saved) const {
-    TensorParallel::InRegion& x = saved.entered.x;
+    TensorParallel::InRegion& x = saved.gathered.x;
     x.messages.wait(ex);
     Microbatch part = microbatch;
     const int count = first_.sub_batches();
@@ -158,21 +158,21 @@ class TensorParallelSublayer : public SublayerOf<State> {
                           State& saved) const final {
     switch (stage) {
       case BackwardStage::gather:
-        saved.entered = {last_.to_region_backward(ex, grads.dy.grad), first_.to_region_backward(ex, saved.x),
-                         static_cast<bool>(grads.dy.bias_grad)};
+        saved.gathered = {last_.to_region_backward(ex, grads.dy.grad), first_.to_region_backward(ex, saved.x),
+                          static_cast<bool>(grads.dy.bias_grad)};
         return {};
       case BackwardStage::last_input_grad:
         last_input_grad(ex, microbatch, saved);
         return {};
       case BackwardStage::last_weight_grad:
-        last_.backward_weight(ex, saved.entered, last_input(saved), microbatch.weight_grads);
+        last_.backward_weight(ex, saved.gathered, last_input(saved), microbatch.weight_grads);
         return {};
       case BackwardStage::first_input_grad:
         local_work_grad(ex, microbatch, saved);
         return first_.backward_input(ex, saved.d_first, grads.dx);
       default:  // first_weight_grad
-        saved.entered.x.messages.wait(ex);
-        first_.backward_weight(ex, saved.d_first, saved.entered.x.x, microbatch.weight_grads, first_bias_grad());
+        saved.gathered.x.messages.wait(ex);
+        first_.backward_weight(ex, saved.d_first, saved.gathered.x.x, microbatch.weight_grads, first_bias_grad());
         return {};
     }
   }

@@ -38,9 +38,9 @@ TensorParallel::InRegion TensorParallel::to_region(Exec& ex, const Tensor& x, co
                                                    comm::Where where) const {
   if (sequence_parallel_ == SequenceParallel::off) return {x, {}};
   InRegion in_region{ex.tensor({x.dim(0) * group_.size(), x.dim(1)}, x.dtype()), {}};
-  for (SubBatch run{0, runs(sub_batch)}; run.index < run.count; ++run.index)
+  for (SubBatch block{0, num_blocks(sub_batch)}; block.index < block.count; ++block.index)
     in_region.messages.add(
-        comm::all_gather(ex, group_, run.of(x), run.of(in_region.x), comm::Priority::awaited, where));
+        comm::all_gather(ex, group_, block.of(x), block.of(in_region.x), comm::Priority::awaited, where));
   return in_region;
 }
 
@@ -56,9 +56,9 @@ InFlight TensorParallel::from_region(Exec& ex, const Tensor& sums, const Tensor&
     messages.add(comm::all_reduce(ex, group_, out, comm::Reduce::sum, comm::Priority::awaited, where));
     return messages;
   }
-  for (SubBatch run{0, runs(sub_batch)}; run.index < run.count; ++run.index)
-    messages.add(
-        comm::reduce_scatter(ex, group_, run.of(sums), run.of(out), comm::Reduce::sum, comm::Priority::awaited, where));
+  for (SubBatch block{0, num_blocks(sub_batch)}; block.index < block.count; ++block.index)
+    messages.add(comm::reduce_scatter(ex, group_, block.of(sums), block.of(out), comm::Reduce::sum,
+                                      comm::Priority::awaited, where));
   return messages;
 }
 
@@ -66,8 +66,8 @@ Tensor TensorParallel::through_dropout(Exec& ex, const Microbatch& microbatch, c
                                        const Tensor& dout) const {
   if (site.probability == 0) return dout;
   Tensor dx = ex.tensor_like(dout);
-  for_runs(microbatch, site, [&](const SubBatch& run, const ops::Dropout& dropout) {
-    ops::dropout_backward(ex, {.dout = run.of(dout), .dx = run.of(dx), .dropout = dropout});
+  for_blocks(microbatch, site, [&](const SubBatch& block, const ops::Dropout& dropout) {
+    ops::dropout_backward(ex, {.dout = block.of(dout), .dx = block.of(dx), .dropout = dropout});
   });
   return dx;
 }

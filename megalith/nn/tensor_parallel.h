@@ -11,7 +11,7 @@ namespace megalith::nn {
 /// (on).
 enum class SequenceParallel : std::uint8_t { off, on };
 
-/// Communication of a pass that is in flight: one message per run of rows.
+/// Communication of a pass that is in flight: one message per block of contiguous rows.
 class [[nodiscard]] InFlight {
  public:
   void add(comm::Pending message) { messages_[count_++] = std::move(message); }
@@ -32,10 +32,10 @@ class [[nodiscard]] InFlight {
 /// The backward pass is the mirror image: it gathers the gradient of a region's output and reduces the gradient of its
 /// input.
 ///
-/// With sequence parallelism a microbatch is cut into `parts` runs of equal length (the sub-microbatches of its forward
-/// passes), and each run into tp shares. Rank r holds rows [r n/(parts tp), (r + 1) n/(parts tp)) of every run, one
-/// share after the other. So the rows of one sub-microbatch are gathered from its own shares. Source: Korthikanti et
-/// al. 2022, arXiv:2205.05198, section 4.2.2.
+/// With sequence parallelism a microbatch of n rows is cut into S blocks of equal length, the sub-microbatches of its
+/// forward passes, and each block into tp shares. Rank r holds rows [r n/(S tp), (r + 1) n/(S tp)) of every block, one
+/// share after the other. So the rows of one sub-microbatch are gathered from its own shares. A backward pass over the
+/// whole microbatch has S blocks. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
 class TensorParallel {
  public:
   /// Over one rank sequence parallelism is off. Throws InternalError unless there are 1 or 2 sub-microbatches.
@@ -67,25 +67,25 @@ class TensorParallel {
   InFlight from_region(Exec& ex, const Tensor& sums, const Tensor& out, const SubBatch& sub_batch,
                        comm::Where where = comm::Where::current()) const;
 
-  /// Calls f(run, dropout) for each run of contiguous rows of the sub-microbatch in a tensor outside. run.of(a tensor
-  /// of the whole microbatch) are the rows. `dropout` draws the site's random numbers for them.
+  /// Calls f(block, dropout) for each block of contiguous rows that a tensor outside has of the sub-microbatch.
+  /// block.of(a tensor of the whole microbatch) are the rows. `dropout` draws the site's random numbers for them.
   template <class F>
-  void for_runs(const Microbatch& microbatch, const DropoutSite& site, F&& f) const {
+  void for_blocks(const Microbatch& microbatch, const DropoutSite& site, F&& f) const {
     const SubBatch& sub_batch = microbatch.sub_batch;
-    const int count = runs(sub_batch), all = sub_batch.count * count;
+    const int count = num_blocks(sub_batch), all = sub_batch.count * count;
     const Index rows = microbatch.tokens() / all;
-    for (SubBatch run{sub_batch.index * count, all}; run.index < (sub_batch.index + 1) * count; ++run.index) {
+    for (SubBatch block{sub_batch.index * count, all}; block.index < (sub_batch.index + 1) * count; ++block.index) {
       ops::Dropout dropout = site.in(microbatch);
-      dropout.first_row = run.index * rows + first_share_row(rows);
-      f(run, dropout);
+      dropout.first_row = block.index * rows + first_share_row(rows);
+      f(block, dropout);
     }
   }
   /// The gradient before a dropout outside, from dout [n/tp, H] after it: dout itself without dropout.
   Tensor through_dropout(Exec& ex, const Microbatch& microbatch, const DropoutSite& site, const Tensor& dout) const;
 
  private:
-  /// The number of runs of rows that a tensor outside has of a sub-microbatch.
-  int runs(const SubBatch& sub_batch) const {
+  /// The number of blocks of rows that a tensor outside has of a sub-microbatch.
+  int num_blocks(const SubBatch& sub_batch) const {
     return sequence_parallel_ == SequenceParallel::off ? 1 : sub_batches_ / sub_batch.count;
   }
   /// The first row that this rank holds outside, of `rows` contiguous rows.

@@ -30,8 +30,8 @@ void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, con
       ex, {.ids = ids, .table = table_.value, .y = sums, .first_id = vocab_.first_id, .vocab_size = vocab_.vocab_size});
   tp_.from_region(ex, sums, y, kWholeMicrobatch).wait(ex);
   if (microbatch.positions) return add_positions(ex, microbatch.positions, y);
-  tp_.for_runs(microbatch, dropout_, [&](const SubBatch& run, const ops::Dropout& dropout) {
-    const Tensor rows = run.of(y);
+  tp_.for_blocks(microbatch, dropout_, [&](const SubBatch& block, const ops::Dropout& dropout) {
+    const Tensor rows = block.of(y);
     if (position_ != nullptr)  // samples may be shorter than the table
       ops::add_position(
           ex, {.x = rows, .position = position_->value.rows(0, microbatch.seq_len), .y = rows, .dropout = dropout});

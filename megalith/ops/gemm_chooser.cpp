@@ -39,7 +39,7 @@ class Known {
       if (one.not_offered == 0) continue;
       warnings.push_back(str(one.known->source, ": ", one.not_offered, " of its GEMM algorithms are not offered by ",
                              one.known->table.platform.library,
-                             " here: chosen anew; results may differ in the last bits"));
+                             " here: chosen again; results may differ in the last bits"));
     }
   }
 

@@ -157,7 +157,7 @@ GemmTable parse_gemm_table(std::string_view text, std::string_view source) {
   const nlohmann::json tree = io::parse_sealed_json(text, format);
   const JsonField root(tree, format);
   if (const std::int64_t version = root.at("version").integer(); version != kVersion)
-    refuse(root.at("version"), version, str("this program reads version ", kVersion, "; have the table made anew"));
+    refuse(root.at("version"), version, str("this program reads version ", kVersion, "; have the table rebuilt"));
   root.expect_keys({"checksum", "version", "gpu", "compute_capability", "library", "products"});
   GemmTable table{.platform = {.gpu = root.at("gpu").text(),
                                .capability = root.at("compute_capability").text(),

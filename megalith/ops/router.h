@@ -37,7 +37,7 @@ struct TokenRuns {
 /// Throws ShapeError naming `what` where `count` runs are too few for the rows.
 void check_runs(const TokenRuns& runs, Index tokens, Index count, std::string_view what);
 
-/// By the keys of a token's experts, or given: replayed decisions, or even ones.
+/// by_score: the experts with the best keys. given: those that the caller has written into `experts`.
 enum class RouterChoice : std::uint8_t { by_score, given };
 
 /// Chooses K of E experts for every token and weighs them.

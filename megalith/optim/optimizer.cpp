@@ -49,7 +49,7 @@ void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares,
     return ops::square_blocks(ex.device(), bucket.numel() / shards);  // of a shard
   };
   const auto kind_of = [](const Bucket& bucket) { return bucket.ownership == Ownership::owner ? 0u : 1u; };
-  std::array<Index, 2> counts{};  // of the owned ones' blocks and, behind them, of the replicas'
+  std::array<Index, 2> counts{};  // of the owned ones' blocks and, after them, of the replicas'
   for (const Bucket& bucket : params_.buckets()) counts[kind_of(bucket)] += shards * blocks_of(bucket);
   const Index count = counts[0] + counts[1];
   ops::fill(ex, sum_squares, 0);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr Flow kFlows[kNumFlows] = {Flow::activation, Flow::gradient};
 
-/// What the ops of an action are for; those that communicate say so themselves.
+/// What the ops of an action are for; those that communicate mark themselves.
 StepPhase phase_of(Act act) {
   switch (act) {
     case Act::set_step_state:

@@ -178,15 +178,15 @@ std::vector<TableRow> schedule_table(const ScheduleShape& shape) {
 }
 
 int warmup_count(const ScheduleShape& shape, int stage) {
-  const int behind = shape.num_stages - stage - 1;  // stages that a microbatch still has to pass
+  const int stages_left = shape.num_stages - stage - 1;  // that a microbatch still has to pass
   switch (kind_of(shape)) {
     case ScheduleKind::no_pipelining:
       return 0;
     case ScheduleKind::one_f_one_b:
-      return std::min(behind, total_work(shape));
+      return std::min(stages_left, total_work(shape));
     case ScheduleKind::interleaved_1f1b:
       return static_cast<int>(
-          std::min<Index>(2 * Index{behind} + Index{shape.num_chunks - 1} * group_size(shape), total_work(shape)));
+          std::min<Index>(2 * Index{stages_left} + Index{shape.num_chunks - 1} * group_size(shape), total_work(shape)));
     case ScheduleKind::forward_only:
       return total_work(shape);
   }

@@ -64,7 +64,7 @@ Report make_report(const config::RunPlan& plan) {
   return report;
 }
 
-/// Of a place's owners, those that the plan has.
+/// Those of a place's owners that the plan has.
 std::vector<std::string_view> owners_in(const BytesByOwner& plan, const capture::PlannedPlace& planned) {
   std::vector<std::string_view> owners;
   std::ranges::copy_if(planned.owners, std::back_inserter(owners),

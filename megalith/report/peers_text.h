@@ -5,7 +5,7 @@
 
 namespace megalith::report {
 
-/// Of the other GPUs of a process: how many one GPU reaches, and with how many it has NVLink or alike.
+/// How many of the other GPUs of a process one GPU reaches, and with how many it has NVLink or alike.
 struct PeersOfGpu {
   std::size_t reached = 0, linked = 0;
 };

@@ -56,8 +56,8 @@ Index of(const BytesByOwner& bytes, const char* owner) {
 
 constexpr std::array kColumns = {"parameters", "gradients", "optimizer", "activations"};
 
-/// A row for all ranks that are equal. Of many such rows those that take most stay, and what the others take at most is
-/// said below.
+/// A row for all ranks that are equal. Of many such rows those that take most stay. A line below has what the others
+/// take at most.
 std::string ranks_table(const std::vector<BytesByOwner>& ranks) {
   constexpr std::size_t kMaxRows = 6;
   std::vector<EqualRanks> groups = equal_ranks(ranks);
@@ -87,7 +87,7 @@ std::string ranks_table(const std::vector<BytesByOwner>& ranks) {
   return text_table(rows) + left_out;
 }
 
-/// Of a rank, the owner that takes most first; what takes nothing is left out.
+/// The owners of a rank's bytes, the largest first; what takes nothing is left out.
 std::string owners_of(const BytesByOwner& bytes) {
   std::vector<std::pair<Index, std::string>> owners;
   for (const auto& [owner, size] : bytes) owners.emplace_back(size, owner);

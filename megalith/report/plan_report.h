@@ -12,10 +12,10 @@ namespace megalith::apps {
 /// The memory that a recipe's ranks take.
 struct PlannedRanks {
   std::vector<BytesByOwner> ranks;  ///< all have the same owners
-  /// Of the largest rank, with optimizer.distributed the other way round; nothing where one model copy leaves no
-  /// choice.
+  /// The bytes of the largest rank with optimizer.distributed the other way round. Nothing where one model copy leaves
+  /// no choice.
   std::optional<BytesByOwner> other_sharding = {};
-  /// Of the rank that takes most, for each of train::recompute_choices().
+  /// The bytes of the rank that takes most, for each of train::recompute_choices().
   std::vector<BytesByOwner> by_recompute = {};
 
   /// The first of those that take most.
@@ -26,7 +26,7 @@ struct PlannedRanks {
 PlannedRanks plan_ranks(const config::RunPlan& plan);
 
 /// What `megalith plan` prints, newline included. Text for people: ranks that take the same share a row, and what many
-/// rows leave out is said. JSON: every rank, in bytes.
+/// rows leave out is printed below. JSON: every rank, in bytes.
 std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned);
 std::string plan_json(const config::RunPlan& plan, const PlannedRanks& planned);
 

@@ -30,9 +30,9 @@ struct TokenizerJson {
   bool ignore_merges = false;
 };
 
-// Both functions throw InputError "[FILE] model.dropout = 0.1: ..." for a member with another type, an unknown name,
-// or a value that would change ids in a way that this program does not support. null counts as missing.
-// Tokens of a post-processor are not added by Tokenizer::encode(): callers get them from special().
+// Both functions throw InputError "[FILE] model.dropout = 0.1: ..." for a member with another type or an unknown name.
+// They also throw it for a value that would change ids in a way that this program does not support. null counts as
+// missing. Tokens of a post-processor are not added by Tokenizer::encode(): callers get them from special().
 
 TokenizerJson read_tokenizer_json(io::Fs& fs, const io::Path& file);
 

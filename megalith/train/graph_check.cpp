@@ -13,9 +13,9 @@
 namespace megalith::train {
 namespace {
 
-/// What each rank has found to differ between a run from graphs and an eager one: throws InternalError, the same on
-/// all, that names what a step writes first of it all and the rank that has it, followed by `remark`. Returns where
-/// no rank has found anything.
+/// `mine`: what this rank has found to differ between a run from graphs and an eager one. If a rank has found anything,
+/// throws the same InternalError on all. It names the difference that a step writes first and its rank, followed by
+/// `remark`.
 void refuse_differences(comm::World& world, const std::string& what,
                         const std::optional<capture::MemoryCopy::Difference>& mine, std::string_view remark) {
   struct Found {

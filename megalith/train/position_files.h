@@ -6,11 +6,11 @@
 
 namespace megalith::train {
 
-/// The positions of ranks that share no memory, because they run on several hosts: each host writes those of its ranks
-/// into a file of OUT, 20 times within parallel.timeout_s, and reads those of the others. Any process of a host does it
-/// that runs, in a thread of its own, so that neither a rank that stands still nor a file system that does not answer
-/// keeps the rest. The files hold no state: they are overwritten in place, not synced, and removed at the end. Where
-/// all ranks share memory, nothing is done.
+/// The positions of ranks that share no memory, because they run on several hosts. Each host writes those of its ranks
+/// into a file of OUT, 20 times within parallel.timeout_s, and reads those of the others. Any running process of a host
+/// does it, in a thread of its own. So neither a rank that stands still nor a file system that does not answer stops
+/// the others. The files hold no state: they are overwritten in place, not synced, and removed at the end. Where all
+/// ranks share memory, nothing is done.
 class PositionFiles {
  public:
   /// Collective.

@@ -21,8 +21,8 @@ void require_trace(const config::RunPlan& plan, const io::Path& file);
 void begin_trace(comm::World& world, Exec& ex, Tracer& tracer);
 
 /// Writes the records of all ranks' tracers as one file in Chrome's trace format, which Perfetto opens. Each rank has a
-/// row with a bar per op, whose category is its phase, and rows "communication" for its calls in flight, with a bar
-/// from the time when a call's data was ready until the call was done, its group and bytes. Times are microseconds
+/// row with a bar per op, whose category is its phase. Rows "communication" have its calls in flight, with group and
+/// bytes. Their bars last from the time when a call's data was ready until the call was done. Times are microseconds
 /// since the first rank of the same host began its trace. Ranks of one host are compared by the host's clock
 /// (Tracer::start_clock_s()). Hosts are compared only by the barrier of begin_trace(): their times differ by the time
 /// of its last messages, some 10 us over a good network, and by the drift of their clocks. Collective over world.all();

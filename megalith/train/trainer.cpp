@@ -90,7 +90,7 @@ class Run {
     return mine;
   }
 
-  /// Until the first step can start.
+  /// All that comes before the first step.
   void start() {
     engine_.allocate();
     memory_bytes_ = largest(total(engine_.taken_bytes()));
@@ -146,7 +146,7 @@ class Run {
     progress_ = resumed_->progress;
   }
 
-  /// The tables that a run starts from, the one that binds most first.
+  /// The tables that a run starts from, in descending priority.
   std::vector<ops::KnownGemms> known_gemms(const ops::GemmPlatform& platform, const GemmCache& cache) const {
     std::vector<ops::KnownGemms> known;
     if (inputs_.gemm_table) {
@@ -298,7 +298,7 @@ class Run {
   SavePolicy saves_;
   GraphReports graphs_;
   Progress progress_;
-  double finished_at_ = 0;  ///< when the last step's numbers were read, or the first of a row was started
+  double finished_at_ = 0;  ///< when the last step's numbers were read, or a sequence of steps was started
   Index memory_bytes_ = 0;
   static constexpr Index kMaxOverflows = 20;
   Index overflows_ = 0;  ///< steps in a row

@@ -16,7 +16,7 @@ using support::Finished;
 using support::mpirun;
 using support::run_shell;
 
-/// What a benchmark says with --format json; null after a failure.
+/// What a benchmark prints with --format json; null after a failure.
 nlohmann::json json_of(const std::string& command) {
   const Finished got = run_shell(command + " --format json");
   EXPECT_EQ(got.code, 0) << got.err;
@@ -34,7 +34,7 @@ TEST(BenchCommand, StepMeasures) {
   EXPECT_FALSE(json.contains("own_memory_bytes")) << "on a CPU all is the engine's own";
 }
 
-// What --set says holds for the tokens, too: how many there are in a step, and which.
+// --set holds for the tokens, too: how many there are in a step, and which.
 TEST(BenchCommand, StepCountsTheTokensOfItsPlan) {
   const nlohmann::json json = json_of(
       "megalith bench step --layers 1 --hidden 16 --heads 2 --seq 64 --batch 2 --steps 2 "

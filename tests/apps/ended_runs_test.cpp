@@ -11,7 +11,7 @@
 #include "tests/apps/program.h"
 #include "tests/support/sanitizers.h"
 
-// How runs are refused, stopped and ended: exit codes, what is said, and what is left behind.
+// How runs are refused, stopped and ended: exit codes, what is printed, and what is left behind.
 namespace megalith {
 namespace {
 
@@ -109,7 +109,7 @@ TEST_F(Program, ASignalEndsALongPlanning) {
   EXPECT_THAT(run.err, ::testing::HasSubstr("stopped by a signal (Terminated) before the first step"));
 }
 
-// A write that never ends, as on a server that has gone: the other ranks' verdict is said, and the process ends.
+// A write that never ends, as on a server that has gone: the other ranks' verdict is printed, and the process ends.
 TEST_F(Program, ARankThatStandsStillDoesNotKeepTheProcess) {
   for (const std::string still : {"3", "0"}) {
     const Finished run = run_shell("start=$SECONDS; MEGALITH_FAULT=" + still + ":write:5:sleep=600s " +

@@ -83,7 +83,7 @@ TEST_F(EvalProgram, EveryGridGivesTheFiguresOfOneRank) {
       }
     }
   }
-  // Some are right and some are not, so that hits say something.
+  // Some are right and some are not, so that hits can differ.
   const nlohmann::json results = parsed(run_shell(eval("a", lambada()))).at("results");
   EXPECT_GT(results.at("accuracy").get<double>(), 0.0);
   EXPECT_LT(results.at("accuracy").get<double>(), 1.0);

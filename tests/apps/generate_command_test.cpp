@@ -26,7 +26,7 @@ class Generate : public Program {
     const Finished trained = run_shell(train("a", "--set parallel.tp=2 --set train.eval_interval=0"));
     ASSERT_EQ(trained.code, 0) << trained.err;
   }
-  /// Behind `megalith` or a launcher.
+  /// What follows `megalith` or a launcher.
   std::string arguments(const std::string& more) const {
     return " generate --checkpoint " + out(model_) + " --max-tokens 30 --seed 3 " + more;
   }
@@ -152,7 +152,7 @@ TEST_F(Generate, ASlideIsReported) {
   EXPECT_EQ(texts_of(slow).at(0).at("slides"), 17) << "4 + 29 tokens in a window of 16";
   EXPECT_EQ(texts_of(fast).at(0).at("slides"), 3);
   EXPECT_THAT(slow.err, HasSubstr("prompt 1, sample 0 fills the window of 16 tokens: it loses 1 at its beginning"));
-  // Where both streams are one terminal the line stands behind the text, not in it.
+  // Where both streams are one terminal the line stands after the text, not in it.
   const Finished both = generate("--prompt 'the ' --temperature 0 2>&1");
   const std::string text = "the " + texts_of(slow).at(0).at("text").get<std::string>() + "\n";
   const std::size_t at = both.out.find(text);

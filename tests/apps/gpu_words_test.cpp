@@ -3,7 +3,7 @@
 
 #include "tests/apps/process.h"
 
-// What commands say of GPUs, on machines with and without one.
+// What commands print of GPUs, on machines with and without one.
 namespace megalith {
 namespace {
 

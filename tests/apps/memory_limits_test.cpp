@@ -38,7 +38,7 @@ class MemoryLimits : public Program {
             "megalith tokenize " + text};
   }
   /// KiB of addresses with which the loader starts the program.
-  int least_kib() const {
+  int min_kib() const {
     int kib = 20'000;
     while (run_shell(str("ulimit -v ", kib, "; megalith --version")).code != 0) kib += 1000;
     return kib;
@@ -51,7 +51,7 @@ TEST_F(MemoryLimits, EndIn74) {
   GTEST_SKIP() << "sanitizers take terabytes of addresses";
 #endif
   ASSERT_EQ(run_shell(train("a")).code, 0);
-  const int least = least_kib();
+  const int least = min_kib();
   int which = 0;
   for (const std::string& command : commands()) {
     std::set<int> codes;
@@ -94,7 +94,7 @@ TEST_F(MemoryLimits, ALineOfATextIsRefusedBeforeItTakesMemory) {
           "megalith eval " + out("a") + " --task lambada --data " + file, train("fresh", "--set data.train=" + file)}) {
       const Finished run = run_shell("rm -rf " + fresh + "; mkdir -p " + fresh + "; " + command);
       EXPECT_EQ(run.code, 65) << command << '\n' << run.err;
-      // Of bytes a zero ends a document, which comes first.
+      // For byte tokens a zero ends a document, which comes first.
       EXPECT_THAT(run.err, AnyOf(HasSubstr("--max-line"), HasSubstr("byte 0 is token 0"))) << command;
     }
   }

@@ -40,7 +40,7 @@ class Program : public ::testing::Test {
   }
 };
 
-/// What the shell does behind the third step of a run without an end, `train` into the folder `busy`: $pid is the run.
+/// What the shell does after the third step of a run without an end, `train` into the folder `busy`: $pid is the run.
 inline Finished beside_a_run(const std::string& train, const std::string& busy, const std::string& commands) {
   return run_shell(train +
                    " --set train.steps=100000 --set train.eval_interval=0 & pid=$!; "

@@ -59,7 +59,7 @@ TEST_F(ProgressOf, ARunOnA80ColumnTerminalNeverWrapsAndLeavesALineAnInterval) {
   const Finished run_here = on_terminal(80, run("a"));
   ASSERT_EQ(run_here.code, 0) << run_here.out;
   const std::vector<std::string> rows = of_steps(rows_of(run_here.out, 80));
-  // A note, of the evaluation behind step 4, leaves the line of that step, too.
+  // A note, of the evaluation after step 4, leaves the line of that step, too.
   ASSERT_THAT(rows, ElementsAre(StartsWith("step 1/8  "), StartsWith("step 3/8  "), StartsWith("step 4/8  "),
                                 StartsWith("step 6/8  "), StartsWith("step 8/8  ")))
       << run_here.out;

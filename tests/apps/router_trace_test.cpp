@@ -21,7 +21,7 @@ class RouterTrace : public Program {
   std::string trace() const { return out("decisions"); }
   std::string record(const std::string& more = "") const { return "--router-trace " + trace() + " " + more; }
   std::string replay(const std::string& more = "") const { return "--set moe.replay=" + trace() + " " + more; }
-  /// Of the file of 3 steps, 4 layers, 8 * 16 tokens and 2 experts a token, without its first line.
+  /// The decisions of the file of 3 steps, 4 layers, 8 * 16 tokens and 2 experts a token, without its first line.
   std::vector<std::uint16_t> decisions() const {
     std::ifstream file(trace(), std::ios::binary);
     std::string line;

@@ -16,7 +16,7 @@ using support::Program;
 using support::run_shell;
 
 /// The most memory that a child of this process has held so far.
-std::int64_t most_bytes_of_children() {
+std::int64_t peak_bytes_of_children() {
   rusage usage{};
   ::getrusage(RUSAGE_CHILDREN, &usage);
   return std::int64_t{1024} * usage.ru_maxrss;
@@ -61,12 +61,12 @@ TEST_F(Program, ScoreTakesOneListAtATime) {
   constexpr int kLists = 2'000'000;
   std::string many = "[[1]";
   for (int i = 1; i < kLists; ++i) many += ",[1]";
-  const std::int64_t before = most_bytes_of_children();
+  const std::int64_t before = peak_bytes_of_children();
   const Finished got = score(many + "]");
   EXPECT_EQ(got.out.size(),
             std::string("{\"logprobs\":[[null]]}\n").size() + (kLists - 1) * std::string(",[null]").size());
   if (!support::kAddressSanitizer) {  // it keeps up to 256 MiB of freed memory
-    EXPECT_LT(most_bytes_of_children() - before, 100'000'000) << "as a tree the file's 8 MB would take 250";
+    EXPECT_LT(peak_bytes_of_children() - before, 100'000'000) << "as a tree the file's 8 MB would take 250";
   }
 }
 

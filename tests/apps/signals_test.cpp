@@ -20,7 +20,7 @@ using support::run_shell;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-/// The number behind `words` in a text; -1 where they are not in it.
+/// The number after `words` in a text; -1 where they are not in it.
 std::int64_t number_behind(const std::string& words, const std::string& text) {
   const std::size_t at = text.find(words);
   return at == std::string::npos ? -1 : std::stoll(text.substr(at + words.size()));

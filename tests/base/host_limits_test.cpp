@@ -9,7 +9,7 @@
 namespace megalith {
 namespace {
 
-/// A file system with what Linux says of memory and processors.
+/// A file system with what Linux reports of memory and processors.
 class HostLimitsTest : public ::testing::Test {
  protected:
   void write(const std::filesystem::path& file, const std::string& text) {
@@ -23,7 +23,7 @@ class HostLimitsTest : public ::testing::Test {
 };
 
 TEST_F(HostLimitsTest, MemoryIsWhatTheSystemHasAvailable) {
-  EXPECT_EQ(available(), std::nullopt) << "the system does not say";
+  EXPECT_EQ(available(), std::nullopt) << "the system does not report it";
   write("proc/meminfo", "MemTotal:       24684096 kB\nMemFree:         5 kB\nMemAvailable:   1000 kB\nBuffers: 7 kB\n");
   EXPECT_EQ(available(), 1000 * 1024);
   EXPECT_EQ(limits().memory_limit, std::nullopt);

@@ -76,7 +76,7 @@ class SegmentWitnessTest : public ::testing::Test {
     add_name(all, gradients_.view({2}, DType::f64, 8), {Part::gradients, -1}, "gradient of w");
     return all;
   }
-  /// What a step from graphs and an eager one that `change`() is made to leave behind each piece.
+  /// What a step from graphs and an eager one that `change`() is made to leave after each piece.
   template <class Change>
   std::string difference(Change&& change) {
     Step step;
@@ -127,7 +127,7 @@ TEST_F(SegmentWitnessTest, WhereAllAgreesThereIsNothing) {
 TEST_F(SegmentWitnessTest, AnEarlyMicrobatchIsNamedThoughMemoryAgreesAtTheEnd) {
   EXPECT_EQ(difference([](Step& step) { step[0].gelu = 7; }), "result of gelu, chunk 0, microbatch 0, layer 1");
   EXPECT_TRUE(memory_agrees_);
-  // Behind what memory names of the microbatch, whose numbers are those of the chunk's ops.
+  // After what memory names of the microbatch, whose numbers are those of the chunk's ops.
   EXPECT_GT(order_, forward_order(0, 1, kLayers, 1000));
   EXPECT_LT(order_, forward_order(1, 0, kLayers, 0));
   EXPECT_EQ(difference([](Step& step) { step[0].send = 7; }),

@@ -154,7 +154,7 @@ void sums_and_gathers(World& world, Calls calls, Priority priority) {
   expect_at<T>(ex, place, "all_gather in place", of_all);
 }
 
-/// Both ways round the ring, more pieces than there are slots, receives posted before and behind sends.
+/// Both ways round the ring, more pieces than there are slots, receives posted before and after sends.
 void messages(World& world) {
   Exec ex(Device::cuda);
   const Group ring = all_ranks(world, "messages", Messages::neighbours);
@@ -252,8 +252,8 @@ void replayed(World& world) {
     expect_at<float>(graph.ex, tensor, "after 5 steps", [&](Index i) { return factor * static_cast<float>(i % 5); });
 }
 
-/// Rank 0 waits for a rank that has failed, in a graph or in a kernel. Says whether its stream was idle when it heard
-/// of it.
+/// Rank 0 waits for a rank that has failed, in a graph or in a kernel. Returns whether its stream was idle when it
+/// heard of it.
 bool idle_when_told(World& world, Calls calls) {
   Replayed graph(world);
   graph.launch();

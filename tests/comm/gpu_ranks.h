@@ -23,7 +23,7 @@ bool is_here(int rank);
 /// Why so many ranks cannot run here; empty where they can.
 std::string lacking_gpus(int ranks);
 
-/// Of a gtest test that cannot run without them.
+/// Skips a gtest test that cannot run without these GPUs.
 #define MEGALITH_NEEDS_GPU_RANKS(count) \
   if (const std::string why = comm::lacking_gpus(count); !why.empty()) GTEST_SKIP() << why
 

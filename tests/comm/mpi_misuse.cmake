@@ -13,7 +13,7 @@ foreach(case IN LISTS cases)
   list(GET words 1 ranks)
   list(GET words 2 code)
   # Where names resolve slowly mpirun alone takes ten seconds to start and more: the limit is for it. Now and then mpirun
-  # dies by a signal of its own once its ranks have gone (seen in PMIx_server_finalize): such a run says nothing.
+  # dies by a signal of its own once its ranks have gone (seen in PMIx_server_finalize): such a run proves nothing.
   foreach(attempt RANGE 1 3)
     execute_process(COMMAND ${COMMAND} ${ranks} ${PROGRAM} ${name}
       RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE error TIMEOUT 60)

@@ -10,14 +10,14 @@
 
 namespace megalith::comm {
 
-/// A tensor with memory behind it that nobody may write.
+/// A tensor followed by memory that nobody may write.
 class Guarded {
  public:
   explicit Guarded(Index count) : count_(count), memory_(static_cast<std::size_t>(count + kGuard), kMark) {}
   Tensor tensor() { return {memory_.data(), {count_}, DType::f32}; }
   void check() const {
     if (std::all_of(memory_.begin() + count_, memory_.end(), [](float each) { return each == kMark; })) return;
-    throw InternalError(str("memory behind a tensor of ", count_, " elements was written"));
+    throw InternalError(str("memory after a tensor of ", count_, " elements was written"));
   }
 
  private:

@@ -34,7 +34,7 @@ class MutatedRank {
  public:
   MutatedRank(const MutationCase& mutated, int rank);
   ~MutatedRank();
-  /// Throws the error of the call that noticed; InternalError when memory behind a tensor was written.
+  /// Throws the error of the call that noticed; InternalError when memory after a tensor was written.
   void run(World& world);
 
  private:

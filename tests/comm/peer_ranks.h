@@ -13,7 +13,7 @@ enum class InReach : std::uint8_t { mailboxes, tensors };
 /// does not take fails, but for barriers, which are the hosts'. Ranks must pass a barrier before each call: one that
 /// takes memory may wait for what is in flight on its GPU. None may copy to the host before its calls are done
 /// (Exec::synchronize): such a copy waits with CUDA's lock held, and the ranks that it waits for submit under the same
-/// lock. A rank that fails says so on stderr and leaves the others waiting.
+/// lock. A rank that fails prints it to stderr and leaves the others waiting.
 void run_peer_ranks(int size, const std::function<void(World&)>& body, InReach in_reach = InReach::tensors);
 
 /// Ranks that may share a GPU: each queue of the GPU holds one stream, and one that waits holds up the others in it.

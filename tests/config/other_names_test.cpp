@@ -25,7 +25,7 @@ std::string refusal(const std::string& recipe, const std::vector<std::string>& s
   return "";
 }
 
-/// Names of another program, each with our key; "" where no key says it, but a sentence does.
+/// Names of another program, each with our key; "" where there is no such key but a sentence.
 void expect_known(std::span<const std::pair<const char*, const char*>> names) {
   for (const auto& [name, key] : names) {
     EXPECT_FALSE(meant_key(name).is_none()) << name;
@@ -165,7 +165,7 @@ TEST(OtherNames, WhatIsNotBuiltHasWordsOfItsOwn) {
       "Every checkpoint.interval steps or checkpoint.every_s seconds a run saves, whatever its loss; leave it out");
 }
 
-/// The flags of Megatron-LM's example scripts for GPT, with what must be found; "" where no key says it.
+/// The flags of Megatron-LM's example scripts for GPT, with what must be found; "" where there is no such key.
 TEST(OtherNames, FlagsOfMegatronAreKnown) {
   const std::pair<const char*, const char*> flags[] = {{"--num-layers", "model.num_layers"},
                                                        {"--hidden-size", "model.hidden_size"},

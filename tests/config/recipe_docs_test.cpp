@@ -19,7 +19,7 @@ std::string page() {
   return text.str();
 }
 
-/// Key to value in the resolved form of a recipe that says no more than it must.
+/// Key to value in the resolved form of a recipe that sets no more than it must.
 std::map<std::string, std::string> defaults() {
   const RunPlan plan = resolve(parse_recipe(R"(
 [model]
@@ -57,7 +57,8 @@ TEST(RecipeDocs, TheTablesAreThoseOfTheKeys) {
 }
 
 TEST(RecipeDocs, SayTheDefaults) {
-  // What is no value in itself is said in words; of these a resolved recipe has what follows from the smallest one.
+  // What is no value in itself is described in words; of these a resolved recipe has what follows from the smallest
+  // one.
   const std::map<std::string, std::string> derived = {{"model.num_layers", "2"},
                                                       {"model.hidden_size", "16"},
                                                       {"model.num_heads", "1"},

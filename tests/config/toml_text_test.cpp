@@ -37,7 +37,7 @@ const Shape kShapes[] = {
     {"dotted keys in inline tables",
      [](int n) { return "x = " + repeated("{ a.b = ", n / 2) + (n % 2 ? "[]" : "1") + repeated("}", n / 2); }},
     {"the second element", [](int n) { return "x = [1.5, \"[\", " + repeated("[", n - 1) + repeated("]", n); }},
-    {"behind a comment", [](int n) { return "# [[[ \"\n[a] # it's [\nb = 1 # '\n" + repeated("c.", n - 1) + "d = 1"; }},
+    {"after a comment", [](int n) { return "# [[[ \"\n[a] # it's [\nb = 1 # '\n" + repeated("c.", n - 1) + "d = 1"; }},
 };
 
 TEST(TomlText, RefusesWhatIsDeeperThan64) {

@@ -5,7 +5,7 @@
 
 #include "tests/config/small_recipe.h"
 
-// model.vocab_size: its default, and what is said of one that is too large.
+// model.vocab_size: its default, and the warning of one that is too large.
 namespace megalith::config {
 namespace {
 

@@ -102,7 +102,7 @@ class SpoiltFolder : public ::testing::Test {
     change(root);
     write_all(folder() / file, root.dump());
   }
-  /// Writes model.safetensors anew: `change` edits names and values.
+  /// Writes model.safetensors again: `change` edits names and values.
   using Tensors = std::map<std::string, std::vector<float>>;
   void rewrite(const std::function<void(Tensors&, std::map<std::string, Shape>&)>& change) {
     Tensors values;

@@ -66,17 +66,17 @@ TEST(HfTokenizer, BesideOtherFamiliesTwoFilesAreAlsoOneWithTheSameIds) {
 }
 
 /// A vocabulary of the bytes, "ab" and an end of document in characters outside Latin-1, without "#version".
-TEST(HfTokenizer, TheEndOfADocumentIsSpeltAsItIs) {
+TEST(HfTokenizer, TheEndOfADocumentIsWrittenAsItIs) {
   const std::string end = "<\uFF5Cend\u2581of\u2581sentence\uFF5C>";
   nlohmann::json vocab;
-  const auto spelt = [](std::string_view bytes) {
+  const auto spelling = [](std::string_view bytes) {
     std::string text;
     for (const char byte : bytes) text += tokenizer::byte_spelling(static_cast<unsigned char>(byte));
     return text;
   };
   for (int byte = 0; byte < 256; ++byte) vocab[tokenizer::byte_spelling(static_cast<unsigned char>(byte))] = 257 - byte;
   vocab["ab"] = 0;
-  vocab[spelt(end)] = 1;
+  vocab[spelling(end)] = 1;
   const TempDir own;
   const auto fs = io::posix_fs();
   io::write_file(*fs, own / "vocab.json", vocab.dump());

@@ -122,7 +122,7 @@ TEST_F(Clean, JoinsLinesInTheTextMemberOnly) {
           line("as it was"));
   EXPECT_EQ(report_.total.repaired, 1u);
   const std::string once = cleaned("{\"te\\u0078t\": \"one\\ntwo\", \"u\": 1}\n");
-  EXPECT_EQ(once, "{\"te\\u0078t\": \"one two\", \"u\": 1}\n") << "a key that is spelt otherwise";
+  EXPECT_EQ(once, "{\"te\\u0078t\": \"one two\", \"u\": 1}\n") << "a key that is written otherwise";
   EXPECT_EQ(cleaned(once), once);
 }
 

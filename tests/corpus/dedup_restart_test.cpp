@@ -40,7 +40,7 @@ class DedupRestart : public ::testing::Test {
       options_.inputs.push_back(dir_ / name);
     }
     options_.banding = {4, 2};
-    options_.most_in_bucket = 4;
+    options_.max_bucket = 4;
     options_.memory = std::size_t{16} << 20;
     options_.output = dir_ / "want";
     dedup(*io::posix_fs(), options_);
@@ -152,7 +152,7 @@ TEST_F(DedupRestart, RefusesDamagedWork) {
     }
     std::filesystem::remove_all(snapshot);
   }
-  seen.erase("listed-00000");  // says that it is there, and no more
+  seen.erase("listed-00000");  // marks that it is there, and no more
   EXPECT_EQ(refused, seen);
   EXPECT_GT(seen.size(), 25u);
 }
@@ -212,7 +212,7 @@ TEST_F(DedupRestart, AnInputThatHasOtherDocumentsIsRefused) {
     ASSERT_TRUE(stop_at_sync(options_, 6));
     std::string other = texts;
     const std::size_t at = is_less ? other.find(between, 6000) : other.find(' ', 6000);
-    ASSERT_LT(at, 9000u) << "behind the first stretch, before the second";
+    ASSERT_LT(at, 9000u) << "after the first stretch, before the second";
     if (is_less)
       other.replace(at, between.size(), between.size(), ' ');
     else

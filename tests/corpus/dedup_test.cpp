@@ -109,7 +109,7 @@ TEST_F(Dedup, ThresholdIsStrictAndInWholeNumbers) {
 TEST_F(Dedup, FindsPlantedPairsAndNothingElse) {
   struct Planted {
     int per_mille;
-    double least_found;
+    double min_found;
   };
   const std::vector<Planted> all{{300, 0},    {500, 0},     {650, 0},     {695, 0}, {700, 0}, {705, 0.95},
                                  {720, 0.95}, {750, 0.985}, {800, 0.995}, {900, 1}, {950, 1}, {1000, 1}};
@@ -138,10 +138,10 @@ TEST_F(Dedup, FindsPlantedPairsAndNothingElse) {
   }
   for (const Planted& planted : all) {
     const double share = found[planted.per_mille] / 500.0;
-    if (planted.least_found == 0)
+    if (planted.min_found == 0)
       EXPECT_EQ(share, 0) << planted.per_mille;
     else
-      EXPECT_GE(share, planted.least_found) << planted.per_mille;
+      EXPECT_GE(share, planted.min_found) << planted.per_mille;
   }
 }
 
@@ -272,7 +272,7 @@ TEST_F(Dedup, CrowdedBucketsAreComparedWithLeaders) {
   for (int i = 0; i < 50; ++i) texts += line(words("copy", 40)) + line(words(str("own", i, "x"), 40));
   input("in.jsonl", texts);
   const auto whole = files();
-  options_.most_in_bucket = 10;
+  options_.max_bucket = 10;
   const DedupReport result = run();
   EXPECT_EQ(result.total.removed, 49u);
   EXPECT_EQ(result.crowded_buckets, 20u) << "one per band";
@@ -290,7 +290,7 @@ TEST_F(Dedup, ACrowdedBucketOfTwoClustersKeepsBoth) {
   for (int i = 0; i < 6; ++i) texts += text_of("a", i) + text_of("b", i);
   input("in.jsonl", texts);
   options_.banding = {1, 1};
-  options_.most_in_bucket = 3;
+  options_.max_bucket = 3;
   int in_one_bucket = 0;
   for (options_.seed = 0; options_.seed < 8; ++options_.seed) {
     const DedupReport result = run();

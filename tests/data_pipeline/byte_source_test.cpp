@@ -129,7 +129,7 @@ TEST_F(Bytes, DamageIsPlacedWhereItIsFound) {
   }
 }
 
-// Of a frame without a byte, with the checksum of none. The library itself compares the sizes where it has room for
+// A frame without a byte, with the checksum of none. The library itself compares the sizes where it has room for
 // what the header promises.
 TEST_F(Bytes, AZstdFrameOfAnotherSizeThanItsHeaderPromisesIsRefused) {
   const auto frame = [](std::uint32_t size) {

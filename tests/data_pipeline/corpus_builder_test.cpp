@@ -39,7 +39,7 @@ class CorpusBuilder : public ::testing::Test {
     Documents sink;
     counts_ = tokenize_corpus(*io::posix_fs(), files, tokenizer, options_, sink);
     EXPECT_TRUE(sink.open.empty());
-    most_at_a_time_ = sink.most;
+    max_at_a_time_ = sink.most;
     return sink.ended;
   }
   /// The bytes, some merges, and tokens that a text gets wherever it holds them; cut by these patterns.
@@ -87,7 +87,7 @@ class CorpusBuilder : public ::testing::Test {
   TempDir dir_;
   CorpusOptions options_;
   CorpusCounts counts_;
-  std::size_t most_at_a_time_ = 0;
+  std::size_t max_at_a_time_ = 0;
 };
 
 Ids byte_ids(std::string_view text) { return tokenizer::bytes()->encode(text); }
@@ -354,7 +354,7 @@ TEST_F(CorpusBuilder, AnOwnPatternIsCutInParts) {
           EXPECT_EQ(counts_.bytes, counts_.total_bytes);
           EXPECT_EQ(counts_.files[0].text_bytes, static_cast<Index>(text.size() - 6 * std::string("<|end|>\n").size()));
           if (block == 64) {
-            EXPECT_LT(most_at_a_time_, 4u * 64) << "the last document has 8,000 bytes";
+            EXPECT_LT(max_at_a_time_, 4u * 64) << "the last document has 8,000 bytes";
           }
         }
     }

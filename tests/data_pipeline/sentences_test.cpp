@@ -32,7 +32,7 @@ TEST(Sentences, DoNotEndAtAbbreviations) {
   for (const char* one : {"Mr. Smith and Dr. J. K. Jones met.", "The U.S. Army came.", "See e.g. Fig. 3 in Vol. 2.",
                           "On Jan. 5 he left.", "Messrs. A. Black and Co. London."})
     EXPECT_EQ(sentences_of(one), SentenceList{one});
-  EXPECT_EQ(sentences_of("He is a dr. Then."), (SentenceList{"He is a dr.", "Then."})) << "the list is as it is spelt";
+  EXPECT_EQ(sentences_of("He is a dr. Then."), (SentenceList{"He is a dr.", "Then."})) << "the list keeps letter case";
   EXPECT_EQ(sentences_of("(by Mr.) Then."), (SentenceList{"(by Mr.)", "Then."}));
 }
 

@@ -283,7 +283,7 @@ TEST(Generate, CopiesHaveRoundsInCommon) {
                         return rank == 0 || tokens < 20;
                       },
                   .round = [&] { written[static_cast<std::size_t>(rank)].push_back(tokens); }});
-        EXPECT_EQ(written[static_cast<std::size_t>(rank)].back(), tokens) << "one behind the last token";
+        EXPECT_EQ(written[static_cast<std::size_t>(rank)].back(), tokens) << "one past the last token";
       });
       EXPECT_EQ(written[0].size(), written[1].size());
       if (meet) continue;

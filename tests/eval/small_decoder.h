@@ -13,7 +13,7 @@ namespace megalith::eval {
 
 using Ids = std::vector<std::int32_t>;
 
-/// A model whose logits differ enough for texts to say something.
+/// A model whose logits differ enough for texts to differ.
 inline model::ModelConfig small(model::ModelConfig config, Index seq_len) {
   config.num_layers = 3;
   config.hidden_size = 16;

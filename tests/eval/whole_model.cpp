@@ -99,9 +99,9 @@ void WholeModel::put_tokens(std::span<const std::int32_t> window) {
   if (window.empty() || static_cast<Index>(window.size()) > model_.seq_len) {
     throw InternalError(str("[WholeModel] a window of ", window.size(), " tokens: must be 1 to ", model_.seq_len));
   }
-  // Attention is causal: what stands behind the last token (zeros) cannot change what comes before.
-  const auto behind = std::ranges::copy(window, host_tokens_.begin()).out;
-  std::fill(behind, host_tokens_.end(), 0);
+  // Attention is causal: what stands after the last token (zeros) cannot change what comes before.
+  const auto rest = std::ranges::copy(window, host_tokens_.begin()).out;
+  std::fill(rest, host_tokens_.end(), 0);
   ex_.copy(tokens_.raw(), host_tokens_.data(), tokens_.bytes());
 }
 
@@ -123,8 +123,8 @@ std::span<const double> WholeModel::last_logits(std::span<const std::int32_t> wi
 std::vector<double> WholeModel::log_probabilities(std::span<const std::int32_t> window) {
   put_tokens(window);
   if (window.size() == 1) return {};
-  const auto behind = std::ranges::copy(window.subspan(1), host_targets_.begin()).out;
-  std::fill(behind, host_targets_.end(), model::kNoTarget);
+  const auto rest = std::ranges::copy(window.subspan(1), host_targets_.begin()).out;
+  std::fill(rest, host_targets_.end(), model::kNoTarget);
   ex_.copy(targets_.raw(), host_targets_.data(), targets_.bytes());
   std::vector<double> answer(window.size() - 1);
   read(run(Question::losses, static_cast<Index>(window.size())), answer);

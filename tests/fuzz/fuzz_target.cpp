@@ -79,12 +79,12 @@ std::string mutated(const Target& target, const std::vector<std::string>& seeds,
   std::uint64_t next = test * 64;
   const auto random = [&](std::size_t below) { return site.word(next++) % below; };
   std::string text = seeds[random(seeds.size())];
-  if (random(16) == 0) {  // the end of another one behind the begin of this one
+  if (random(16) == 0) {  // the end of another one after the beginning of this one
     const std::string& other = seeds[random(seeds.size())];
     text = text.substr(0, random(text.size() + 1)) + other.substr(random(other.size() + 1));
   }
   for (std::size_t changes = 1 + random(4); changes > 0; --changes) {
-    // Half of the changes near the end: what a footer or a checksum says stands there.
+    // Half of the changes near the end: footers and checksums stand there.
     const std::size_t reach = random(2) == 0 ? text.size() : std::min<std::size_t>(text.size(), 400);
     const std::size_t at = text.size() - random(reach + 1), size = random(8);
     switch (random(6)) {

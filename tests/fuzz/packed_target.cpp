@@ -138,7 +138,7 @@ bool read_packed(std::string_view input) {
 std::vector<std::string> gzip_seeds() { return seeds_of(support::gzip); }
 std::vector<std::string> zstd_seeds() {
   std::vector<std::string> seeds = seeds_of(support::zstd);
-  seeds.push_back(std::string("\x50\x2A\x4D\x18\x03\0\0\0abc", 11) + support::zstd("behind a skippable frame"));
+  seeds.push_back(std::string("\x50\x2A\x4D\x18\x03\0\0\0abc", 11) + support::zstd("after a skippable frame"));
   return seeds;
 }
 std::vector<std::string> xz_seeds() { return seeds_of(support::xz); }

@@ -11,7 +11,7 @@ namespace megalith::support {
 /// Where ranks are processes, and each has put its own slices: rank 0's has everybody's afterwards. Collective.
 inline void collect(comm::World& world, Gathered& gathered) {
   if (!comm::ranks_are_processes()) return;
-  // Names and values one after the other, each behind its size.
+  // Names and values one after the other, each after its size.
   std::vector<std::byte> mine;
   const auto append = [&](const void* data, std::size_t bytes) {
     const auto* const begin = static_cast<const std::byte*>(data);

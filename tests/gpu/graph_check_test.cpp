@@ -118,7 +118,7 @@ class GpuGraph : public ::testing::Test {
     graph.prepare(*ex_);
     return graph;
   }
-  /// What is said of an eager run beside the graph.
+  /// What is reported of an eager run beside the graph.
   template <class Ops>
   std::string beside(const Graph& graph, Ops&& ops) {
     try {

@@ -38,7 +38,7 @@ class GpuLarge : public ::testing::Test {
     return tensor;
   }
   static Tensor tail(const Tensor& tensor, Index rows = kTail) { return tensor.rows(tensor.dim(0) - rows, rows); }
-  /// Of as few rows of `width` numbers as have more than 2^31.
+  /// The number of rows of `width` numbers that are just more than 2^31.
   static Index rows_of(Index width) { return (Index{1} << 31) / width + 3 * kTail; }
   /// u8 [sizeof(T)]
   template <class T>
@@ -92,7 +92,7 @@ TEST_F(GpuLarge, MemoryIsZeroedBeforeItIsHandedOut) {
   const Tensor small = empty({1000}, DType::f32);
   fill(ex(), small, 1);
   ex().synchronize();
-  empty({Index{1} << 20}, DType::u8);  // behind all zeroing
+  empty({Index{1} << 20}, DType::u8);  // after all zeroing
   std::vector<float> values(1000);
   ex().copy(values.data(), small.raw(), small.bytes());
   ex().synchronize();

@@ -73,7 +73,7 @@ double worst_gradient(const Record& got, const Record& want) {
       largest = std::max(largest, std::abs(values[i]));
       difference = std::max(difference, std::abs(mine[i] - values[i]));
     }
-    // A gradient that is zero but for rounding (the key bias's) says nothing.
+    // A gradient that is zero but for rounding (the key bias's) proves nothing.
     if (largest > 1e-6) worst = std::max(worst, difference / largest);
   }
   return worst;
@@ -101,7 +101,7 @@ TEST_P(GpuModel, Fp32TrainsAsOnTheCpu) {
 }
 
 // bf16 keeps 8 bits: activations carry errors of 2^-9 each; f16 11 bits. What tells of a wrong op are the first step's
-// loss and gradients. Behind that, steps as large as these (the third loses what the first two have won) multiply any
+// loss and gradients. After that, steps as large as these (the third loses what the first two have won) multiply any
 // rounding: the CPU's own fp16 run differed from fp32 by 4.5e-5 on one machine and 3.5e-4 on another there, by 1e-4 on
 // either side of it. So later losses are compared in the mean.
 TEST_P(GpuModel, LowPrecisionFollowsFp32) {

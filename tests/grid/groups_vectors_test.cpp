@@ -52,7 +52,7 @@ TEST(GroupVectors, PlacementOfEveryExample) {
   }
 }
 
-/// What the state says about its rank, under the names of the vectors.
+/// What the state has of its rank, under the names of the vectors.
 ordered_json describe_rank(const ParallelState& state) {
   ordered_json got{{"rank", state.global_rank()}};
   for (const char* kind : {"tp", "cp", "dp", "pp", "etp", "ep", "edp"}) {

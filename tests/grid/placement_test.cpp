@@ -25,7 +25,7 @@ struct Row {
 };
 const std::vector<Row> kRows = {
     {"a matrix", kSharded, GroupKind::dp_cp, std::nullopt},
-    {"a bias behind a sum", kReplicated, GroupKind::dp_cp, GroupKind::tp},
+    {"a bias after a sum", kReplicated, GroupKind::dp_cp, GroupKind::tp},
     {"a norm under sequence parallelism", kReplicatedPartial, GroupKind::dp_cp, GroupKind::tp, true},
     {"the tied table", kTiedEnds, GroupKind::dp_cp, GroupKind::embd, true},
     {"an expert", kExpert, GroupKind::edp, std::nullopt},

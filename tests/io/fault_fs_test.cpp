@@ -15,7 +15,7 @@ namespace {
 
 FaultFs with(std::string_view faults, int rank = 0) { return {posix_fs(), parse_faults(faults), rank}; }
 
-/// What wait() says about a child that runs f().
+/// What wait() returns for a child that runs f().
 template <class F>
 int status_of_child(F&& f) {
   const ::pid_t child = ::fork();
@@ -142,10 +142,10 @@ TEST(CallFaults, HitTheCallsOfTheirRank) {
   EXPECT_FALSE(CallFaults(parse_faults("1:call:2:kill"), 0).any());
   CallFaults calls(faults, 1);
   ASSERT_TRUE(calls.any());
-  for (const double least_s : {0.0, 0.02, 0.02, 0.02}) {
+  for (const double min_s : {0.0, 0.02, 0.02, 0.02}) {
     const double start = monotonic_s();
     calls.pass();
-    EXPECT_GE(monotonic_s() - start, least_s);
+    EXPECT_GE(monotonic_s() - start, min_s);
   }
 }
 

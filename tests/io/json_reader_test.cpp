@@ -40,7 +40,7 @@ std::string nested(int depth) {
   return std::string(size, '[') + std::string(size, ']');
 }
 
-/// What both ways of reading say about a text that is refused.
+/// The error of both ways of reading for a text that is refused.
 std::string error(std::string_view text, const JsonSource& source = {.name = "f"}) {
   const std::string visited = error_of<InputError>([&] { notes(text, source); });
   EXPECT_EQ(error_of<InputError>([&] { read_json(text, source); }), visited);
@@ -67,7 +67,7 @@ TEST(JsonReader, RefusesWhatFollowsTheValue) {
   EXPECT_EQ(error("[1]\0[2]"s, {.name = "f", .first_line = 9, .part = "header"}),
             "[f] header, line 9, column 4, not valid JSON: a zero byte");
   EXPECT_EQ(error("\"a\0b\""s), "[f] line 1, column 3, not valid JSON: a zero byte");
-  EXPECT_EQ(notes("\"a\\u0000b\""), "\"a\0b\" "s) << "spelt as JSON asks";
+  EXPECT_EQ(notes("\"a\\u0000b\""), "\"a\0b\" "s) << "written as JSON requires";
 }
 
 TEST(JsonReader, RefusesAKeyThatComesTwice) {

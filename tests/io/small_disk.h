@@ -8,7 +8,7 @@
 
 namespace megalith::io {
 
-/// The real file system, on a disk that says how much is free.
+/// The real file system, on a disk with a set number of free bytes.
 class SmallDisk final : public Fs {
  public:
   explicit SmallDisk(std::uint64_t free) : free_(free) {}

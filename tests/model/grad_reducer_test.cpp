@@ -159,7 +159,7 @@ TEST(GradReducer, SumsPartialGradientsOverTpInOneCall) {
   });
 }
 
-/// Of two ranks, of which the other is not there: notes how it is asked for sums.
+/// A channel of two ranks, of which the other is not there. Notes which sums are requested.
 class Noted final : public comm::SilentChannel {
  public:
   explicit Noted(std::vector<comm::Priority>& priorities) : SilentChannel("dp", {0, 1}, 0), priorities_(priorities) {}
@@ -194,7 +194,7 @@ TEST(GradReducer, SumsHaveWorkBesideThemUntilTheLastLayer) {
     Exec ex;
     reducer.begin();
     for (Index layer = kLayers; layer-- > 0;) reducer.layer_done(ex, layer);
-    // The matrices of two layers each; with the last layer before its matrices the vectors of all, and behind them
+    // The matrices of two layers each; with the last layer before its matrices the vectors of all, and after them
     // those that tp holds.
     using enum comm::Priority;
     std::vector<comm::Priority> want = {beside_work, beside_work, beside_work, beside_work, alone};

@@ -41,7 +41,7 @@ TEST(Stage, SharedRowsShrinkActivationsAndMessages) {
       shared({.model = small_model(), .sequence_parallel = nn::SequenceParallel::on, .global_batch = 4}, mesh);
   EXPECT_EQ(whole.boundary_shape(), (Shape{8, 16}));
   EXPECT_EQ(shared.boundary_shape(), (Shape{4, 16}));
-  // Of a layer's saved rows [8, 16] half is outside the regions: what enters both of them and what the norms read and
+  // Half of a layer's saved rows [8, 16] are outside the regions: what enters both of them and what the norms read and
   // give, at 2 microbatches in flight and 2 layers. The sums that leave are never kept.
   const Index rows = 8 * 16 * size_of(DType::f32);
   const Index saved = whole.planned_bytes().at("activations") - shared.planned_bytes().at("activations");
@@ -80,7 +80,7 @@ std::vector<std::string> ops_of(nn::SequenceParallel sequence_parallel, int part
   return {ops.begin(), ops.end()};
 }
 
-/// For each op of this name, the `before` ops before it and the `after` behind it.
+/// For each op of this name, the `before` ops before it and the `after` ops after it.
 std::vector<std::vector<std::string>> around(const std::string& name, const std::vector<std::string>& ops,
                                              std::ptrdiff_t before, std::ptrdiff_t after) {
   std::vector<std::vector<std::string>> all;
@@ -104,14 +104,14 @@ TEST(Stage, TheOtherPartsRowsEnterBesideAttentionAndItsSecondProduct) {
 }
 
 TEST(Stage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore) {
-  // Of both runs of the gradient and of the input; the latter need not have arrived when the region's first product
-  // begins.
+  // Gathers of both sub-microbatches' gradients and inputs; the latter need not have arrived when the region's first
+  // product begins.
   const std::vector<std::string> hidden{"all_gather", "all_gather", "all_gather", "all_gather",
                                         "matmul",     "wait",       "wait"};
   const std::vector<std::string> backward = ops_of(nn::SequenceParallel::on, 2, 1);
   const auto before_mlp = around("matmul_gelu_backward", backward, 7, 0);
   ASSERT_EQ(before_mlp.size(), 4U);
-  for (std::size_t i = 1; i < before_mlp.size(); ++i) EXPECT_EQ(before_mlp[i], hidden) << i;  // 0: behind the head
+  for (std::size_t i = 1; i < before_mlp.size(); ++i) EXPECT_EQ(before_mlp[i], hidden) << i;  // 0: after the head
   for (auto ops : around("attention_backward", backward, 8, 0)) {
     EXPECT_EQ(ops.back(), "matmul");
     ops.pop_back();

@@ -171,12 +171,12 @@ TEST(FiniteDifference, LinearLayers) {
     const Results results = forward(ex);
     const Tensor dh = ex.tensor({5, 6}, DType::f64), dx = ex.tensor({5, 4}, DType::f64);
     down.backward_input(ex, dy, dh);
-    const nn::BackwardInRegion entered_down{down.to_region_backward(ex, dy), {}};
-    down.backward_weight(ex, entered_down, results.h, ops::Write::accumulate);
-    nn::TensorParallel::InRegion entered = up.to_region_backward(ex, x);
-    entered.messages.wait(ex);
+    const nn::BackwardInRegion gathered_down{down.to_region_backward(ex, dy), {}};
+    down.backward_weight(ex, gathered_down, results.h, ops::Write::accumulate);
+    nn::TensorParallel::InRegion gathered = up.to_region_backward(ex, x);
+    gathered.messages.wait(ex);
     nn::InFlight sums = up.backward_input(ex, dh, dx);
-    up.backward_weight(ex, dh, entered.x, ops::Write::overwrite);
+    up.backward_weight(ex, dh, gathered.x, ops::Write::overwrite);
     sums.wait(ex);
     expect_gradients(layer, x, dx, [&] {
       Exec scratch;

@@ -83,7 +83,7 @@ void expect_messages_of_a_block(const nn::TensorParallel& tp) {
     EXPECT_EQ(gathers.calls + scatters.calls, 0);
     return;
   }
-  // SequenceParallel enter and leave both regions, gradients too, and backward gathers what entered once more.
+  // Rows are gathered for and scattered after both regions, gradients too, and backward gathers the inputs once more.
   EXPECT_EQ(gathers.calls, 6 * sub_batches);
   EXPECT_EQ(gathers.elements, 6 * kTokens / ranks * kHidden);
   EXPECT_EQ(scatters.calls, 4 * sub_batches);

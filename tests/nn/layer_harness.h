@@ -43,7 +43,7 @@ inline nn::TensorParallel whole_rows(const comm::Group& tp) { return {tp, nn::Se
 struct SmallMicrobatch {
   Index seq_len = 3;
   StepState state{.step = 3, .first_sample = 5, .loss_scale = 0.25};
-  /// Of the position table of heads that are rotated; undefined: none are.
+  /// The table of rotations; undefined: heads are not rotated.
   Tensor rope_table = {};
   nn::MoeStep moe = {};
   nn::Microbatch get() {

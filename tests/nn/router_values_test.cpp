@@ -20,7 +20,7 @@ using Row = std::array<double, 4>;
 /// p, another z-loss.
 const std::vector<Row> kTokens = {{4, 2, 1, 1}, {4, 2, 1, 1}, {1, 1, 2, 4}, {4, 8, 2, 2}};
 
-/// Of 4 experts.
+/// A config of 4 experts.
 MoeConfig config_with(void (*set)(MoeConfig&)) {
   MoeConfig config;
   config.num_experts = 4;

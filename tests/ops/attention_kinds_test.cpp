@@ -116,7 +116,7 @@ std::vector<KindsCase> cases() {
   add({.batch = 2, .seq_len = 5, .heads = 3, .kv_heads = 3, .head_dim = 4});
   add({.batch = 4, .seq_len = 5, .heads = 4, .kv_heads = 2, .head_dim = 3, .lengths = {5, 1, 0, 3}});
   add({.batch = 1, .seq_len = 70, .heads = 4, .kv_heads = 1, .head_dim = 8});
-  // Padding begins within the first block of queries, at the edge of one, and behind the first block of keys.
+  // Padding begins within the first block of queries, at the edge of one, and after the first block of keys.
   add({.batch = 4, .seq_len = 300, .heads = 2, .kv_heads = 1, .head_dim = 5, .lengths = {300, 30, 64, 257}});
   add({.batch = 2, .seq_len = 129, .heads = 2, .kv_heads = 2, .head_dim = 8, .lengths = {128, 2}});
   return all;

@@ -101,7 +101,7 @@ TEST_P(CapacityTest, DifferencesBeyondTheOrdersBitsDoNotCount) {
   EXPECT_EQ(kept({0.5 - 0.26 * step, 0.5 - 0.24 * step, 0.5}), (Ids{-1, 0, 0})) << "steps are half as long below 0.5";
 }
 
-// Of all numbers, so that an expert keeps no more than its capacity whatever the weights are.
+// An order of all numbers, so that an expert keeps no more than its capacity whatever the weights are.
 TEST_P(CapacityTest, NumbersThatAreNoWeightsHaveAnOrder) {
   const CapacityCase c{5, 1, 2, 5, 2};
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();

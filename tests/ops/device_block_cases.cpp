@@ -143,7 +143,7 @@ TEST_P(DeviceOps, WhatRmsNormsDoBesides) {
   }
 }
 
-/// A layer norm behind a residual sum that has no bias is that with a bias of zeros, to the bit.
+/// A layer norm after a residual sum without a bias equals that with a bias of zeros, to the bit.
 TEST_P(DeviceOps, ResidualLayerNormWithoutBias) {
   for (const auto [rows, columns] : kBlockSizes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << columns);

@@ -315,7 +315,7 @@ TEST_P(DeviceOps, GroupedProducts) {
 }
 
 TEST_P(DeviceOps, GroupedProductsKeepTheirPlaceInTheStream) {
-  // Large enough that ops without an order overlap. Each operand is written right before and overwritten right behind.
+  // Large enough that ops without an order overlap. Each operand is written right before and overwritten right after.
   constexpr Index kGroups = 12, kRows = 12 * 512, kWide = 512;
   const std::vector<Index> sizes(kGroups, kRows / kGroups);
   const Twin x = t().in({kRows, kWide}, 1), w = t().in({kGroups, kWide, kWide}, 2, 0.05), y = t().out({kRows, kWide}),

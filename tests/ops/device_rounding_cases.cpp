@@ -27,8 +27,8 @@ double rounded_to(DType dtype, double value) {
   return dispatch_float(dtype, "rounded_to", [&]<class T>() { return converted<double>(converted<T>(value)); });
 }
 
-/// Of both signs and of exponents from below f16's least to above its largest, every second with a fraction of 11 bits,
-/// among which are the halfway cases of 16 bits; then edges.
+/// Numbers of both signs and of exponents from below f16's least to above its largest, every second with a fraction of
+/// 11 bits, among which are the halfway cases of 16 bits; then edges.
 std::vector<double> numbers_to_round(Index n) {
   constexpr std::array kEdges = {0.0, 65504.0, 65519.0, 65520.0, 0x1p-14, 0x1p-24, 0x1p-25, 0x1.8p-25, kInfinity, kNan};
   const RandomSite site{.seed = 3};
@@ -51,8 +51,8 @@ void expect_equal(const std::vector<double>& got, const std::vector<double>& wan
   ADD_FAILURE() << "element " << in_got - got.begin() << " is " << *in_got << ", must be " << *in_want;
 }
 
-/// Of n + 1 elements n are written, from the first or, at no multiple of 16 bytes, from the second on; the one that is
-/// left stays NaN.
+/// n of n + 1 elements are written, from the first on or, at no multiple of 16 bytes, from the second. The other one
+/// stays NaN.
 TEST_P(DeviceOps, Casts) {
   Exec& ex = t().tested();
   for (const Index n : kLengths) {

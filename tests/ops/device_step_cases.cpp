@@ -150,7 +150,8 @@ TEST_P(DeviceOps, Embedding) {
   }
 }
 
-// Of flat buffers: nothing, one element, whole vectors of 4, an odd rest, more than a block of the sum of squares.
+// Sizes of flat buffers: nothing, one element, whole vectors of 4, an odd rest, more than a block of the sum of
+// squares.
 constexpr Index kCounts[] = {0, 1, 64, 65, 20001, 20004, (Index{1} << 20) + 76, (Index{1} << 20) + 77};
 
 TEST_P(DeviceOps, AdamW) {
@@ -210,7 +211,7 @@ TEST_P(DeviceOps, SumOfSquares) {
 }
 
 TEST_P(DeviceOps, InitialisationIsThatOfTheOracle) {
-  const TensorSlice slice{"layers.3.mlp.up.weight", {70, 48}, {8, 4}, {33, 40}};  // two padding rows behind it
+  const TensorSlice slice{"layers.3.mlp.up.weight", {70, 48}, {8, 4}, {33, 40}};  // two padding rows after it
   const Twin w = t().out_f32({35, 40});
   t().run([&](Exec& ex) { initialise(ex, {slice, Init::normal, 0.02}, w.on(ex), 77); });
   expect_close(w, "values", 1e-7);

@@ -76,7 +76,7 @@ TEST(GemmTable, EveryFlippedBitAndEveryTruncationIsFound) {
 TEST(GemmTable, WrongEntriesAreRefusedWithKeyValueAndRule) {
   const std::string text = gemm_table_text(small_table());
   const std::vector<std::array<std::string, 3>> table = {
-      {"\"version\": 2", "\"version\": 1", "[t] version: = 1: this program reads version 2; have the table made anew"},
+      {"\"version\": 2", "\"version\": 1", "[t] version: = 1: this program reads version 2; have the table rebuilt"},
       {"\"gpu\"", "\"cpu\"", "has a key \"cpu\" that version 2 does not have"},
       {"\"m\": 768", "\"m\": 0", "products[0].m: = 0: must be from 1 to 2147483647"},
       {"\"n\": 768", "\"n\": 2147483648", "products[1].n: = 2147483648: must be from 1 to"},

@@ -26,7 +26,7 @@ constexpr Widths kWidths[] = {{3, 5}, {1, 1}, {48, 33}, {1, 20}, {7, 0}, {0, 4}}
 
 Index sum_of(const GroupSizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), Index{0}); }
 
-/// y [M, N], NaN in rows behind the last group's.
+/// y [M, N], NaN in rows after the last group's.
 Values forward(const Values& x, const Values& w, const GroupSizes& sizes, const Widths& width) {
   Values y;
   Index row = 0;
@@ -48,7 +48,7 @@ Values forward(const Values& x, const Values& w, const GroupSizes& sizes, const 
 
 class GroupedMatmulTest : public OpTest {
  protected:
-  static constexpr Index kUnused = 3;  // rows behind the last group's, full of NaN
+  static constexpr Index kUnused = 3;  // rows after the last group's, full of NaN
 
   Tensor put_rows(const Values& values, Index rows, Index columns) {
     Values all = values;

@@ -180,7 +180,7 @@ TEST_P(KernelsTest, RowKernelsAgreeWithTheBaseline) {
 }
 
 /// The same of the kernels of gated MLPs, rotary embeddings, RMS norms and sums of rows, at every length up to a few
-/// vectors, and nothing behind the end is touched.
+/// vectors, and nothing past the end is touched.
 TEST_P(KernelsTest, BlockKernelsAgreeWithTheBaseline) {
   for (Index n = 1; n < 70; ++n) {
     const auto size = static_cast<std::size_t>(n);

@@ -35,7 +35,7 @@ struct QkNormReference {
   Values out, rstd;
 };
 
-/// Of the D numbers of each head; gammas [D].
+/// A norm of the D numbers of each head; gammas [D].
 QkNormReference head_norm(const Values& qkv, const Gammas& gammas, const Heads& heads, double eps = 1e-6) {
   QkNormReference want{.out = qkv, .rstd = {}};
   const auto d = static_cast<std::size_t>(heads.head_dim);
@@ -51,7 +51,7 @@ QkNormReference head_norm(const Values& qkv, const Gammas& gammas, const Heads& 
   return want;
 }
 
-/// Of all of a row's q, and of all of its k; gammas [A D] and [G D].
+/// A norm of all of a row's q, and one of all of its k; gammas [A D] and [G D].
 Values whole_norm(const Values& qkv, const Gammas& gammas, const Heads& heads, double eps = 1e-5) {
   Values out = qkv;
   const auto d = static_cast<std::size_t>(heads.head_dim);

@@ -107,7 +107,7 @@ Result attended(const Sizes& s, double probability, const Values& qkv, const Val
   return r;
 }
 
-/// Bytes of `values` in a dtype; `values` become what the bytes say.
+/// Bytes of `values` in a dtype; `values` become what the bytes mean.
 template <class T>
 std::vector<std::byte> encoded(Values& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(T));
@@ -140,7 +140,7 @@ auto dispatch(DType dtype, const F& f) {
 
 constexpr Index kGuardBytes = 256;
 
-/// A tensor on the GPU that starts as NaN, `offset` elements into its memory and with a guard behind it.
+/// A tensor on the GPU that starts as NaN, `offset` elements into its memory and with a guard after it.
 class GpuTensor {
  public:
   GpuTensor(const Shape& shape, DType dtype, Index offset = 0)

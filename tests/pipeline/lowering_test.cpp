@@ -297,7 +297,7 @@ TEST(Lowering, CallersMistakesAreInternalErrors) {
 constexpr ScheduleShape kShape{4, 2, 8, 0};
 constexpr int kStage = 1;
 
-/// Applies `change` to the n-th action of its kind and returns what check_liveness says.
+/// Applies `change` to the n-th action of its kind and returns the error of check_liveness.
 template <class Change>
 std::string broken(Act act, Flow flow, int n, Change change, ParamGather gather = ParamGather::never) {
   LoweredSchedule lowered = lower(kShape, kStage, {.gather = gather});

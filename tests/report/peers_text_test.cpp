@@ -28,7 +28,7 @@ TEST(PeersText, NamesWhatGpusReachEachOtherOver) {
             "no this build has no NCCL: NCCL carries what goes between GPUs");
 }
 
-// MEGALITH_GPU_PRETENCE = pcie: what `megalith doctor` asks of the links.
+// MEGALITH_GPU_PRETENCE = pcie: what `megalith doctor` reads of the links.
 TEST(PeersText, PretendedLinksArePcie) {
   const device::Pretence before = device::pretended();
   device::pretend({.links_are_pcie = true});

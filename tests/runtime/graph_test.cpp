@@ -259,7 +259,7 @@ TEST_F(GraphTest, PoisonIsPartOfAGraph) {
 
 class GraphComparisonTest : public GraphTest {
  protected:
-  /// What a comparison of `now` with a graph of `then` says.
+  /// What a comparison of `now` with a graph of `then` reports.
   template <class Then, class Now>
   std::string compared(Then&& then, Now&& now) {
     const Graph graph = captured(then);

@@ -35,9 +35,9 @@ TEST(MemoryPlan, SaysWhatTensorsHoldWhenTheyHoldMost) {
   recording.begin_phase();
   const Tensor a = planned(recording, 3 * kAlignment);
   recording.add_op("a", {}, {a});
-  const Tensor b = planned(recording, 2 * kAlignment);  // behind a
+  const Tensor b = planned(recording, 2 * kAlignment);  // after a
   recording.add_op("b", {a}, {b});
-  // One of these has room where a was, the other only behind b.
+  // One of these has room where a was, the other only after b.
   const Tensor c = planned(recording, 2 * kAlignment), d = planned(recording, 2 * kAlignment);
   recording.add_op("c and d", {b}, {c, d});
   recording.add_op("the end", {b}, {});

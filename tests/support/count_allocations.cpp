@@ -6,7 +6,7 @@
 
 #include <dlfcn.h>
 
-// In a file of its own: inlined into its callers, GCC takes malloc and free behind new and delete for a mismatch.
+// In a file of its own: inlined into its callers, GCC takes malloc and free below new and delete for a mismatch.
 namespace {
 
 thread_local bool counting = false;

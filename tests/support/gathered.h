@@ -46,7 +46,7 @@ class Gathered {
 
   const std::map<std::string, std::vector<double>>& tensors() const { return tensors_; }
   const std::vector<double>& at(const std::string& name) const { return tensors_.at(name); }
-  /// Of which ranks have put different values.
+  /// The tensors for which ranks have put different values.
   const std::set<std::string>& disagreeing() const { return disagreeing_; }
 
  private:

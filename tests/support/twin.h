@@ -13,7 +13,7 @@
 
 namespace megalith::support {
 
-/// A GPU test has nothing to say where there is no GPU.
+/// Skips a GPU test where there is no GPU.
 #define MEGALITH_NEEDS_GPUS(count)  \
   if (device::num_gpus() < (count)) \
   GTEST_SKIP() << "needs " << (count) << " GPUs, this machine has " << device::num_gpus()
@@ -52,7 +52,7 @@ class Twins {
   Twin in(const Shape& shape, std::uint32_t stream, double scale = 1) {
     return filled(shape, stream, {0, scale}, dtype_);
   }
-  /// Of a gradient, a statistic or a master value: f32 on the side under test.
+  /// For a gradient, a statistic or a master value: f32 on the side under test.
   Twin in_f32(const Shape& shape, std::uint32_t stream, double scale = 1) {
     return filled(shape, stream, {0, scale}, DType::f32);
   }

@@ -42,7 +42,7 @@ TEST(BertText, CleansControlCharacters) {
 
 TEST(BertText, ChineseCharactersAreWords) {
   EXPECT_EQ(words_of("ab\u4E2D\u56FDcd"), (Words{"ab", "\u4E2D", "\u56FD", "cd"}));
-  EXPECT_EQ(words_of("\uF900"), Words{"\u8C48"}) << "NFD behind the cut";
+  EXPECT_EQ(words_of("\uF900"), Words{"\u8C48"}) << "NFD after the cut";
   EXPECT_EQ(words_of("\U0002B820x"), Words{"\U0002B820x"}) << "left out by the published ranges";
   EXPECT_EQ(words_of("\U0002B920x"), (Words{"\U0002B920", "x"}));
   EXPECT_EQ(words_of("\uAC00").front(), "\u1100\u1161") << "Hangul comes apart";

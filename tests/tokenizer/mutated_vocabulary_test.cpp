@@ -105,7 +105,7 @@ TEST(MutatedVocabulary, FilesAreReadOrRefused) {
   int read = 0, refused = 0;
   for (std::uint64_t test = 0; test < 2000; ++test) {
     const bool is_json = test % 2 == 0;
-    // Of the JSON the part that says how, not the 256 bytes.
+    // In the JSON only the settings are mutated, not the 256 bytes.
     const std::string contents = is_json ? mutated(head, kParts, test) + tokens + "}}}" : mutated(vocab, kParts, test);
     write_all(dir / (is_json ? "tokenizer.json" : "vocab.txt"), contents);
     try {

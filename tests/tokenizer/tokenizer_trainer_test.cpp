@@ -202,7 +202,7 @@ TEST_F(TokenizerTrainer, OnlyCharactersWithinWordsContinueWords) {
             (std::vector<std::string>{"[UNK]", ",", "a", "b", "x", "##a", "##b", "ab", "xa"}));
 }
 
-// The rule of the tokenizers library: what stands behind a character without a token still continues the word.
+// The rule of the tokenizers library: what stands after a character without a token still continues the word.
 TEST_F(TokenizerTrainer, AWordThatBeginsWithADroppedCharacterHasNoBeginning) {
   WordCounts words;
   words.add("xab", 3);

@@ -34,7 +34,7 @@ TEST(VocabularyFiles, AreATokenizerJsonWhereThatIsRead) {
   EXPECT_EQ(names(read_vocabulary_files(*fs, "gpt2", dir.path())), std::vector<std::string>{"tokenizer.json"});
   io::write_file(*fs, dir / "vocab.json", "{}");
   EXPECT_EQ(names(read_vocabulary_files(*fs, "gpt2", dir.path())), std::vector<std::string>{"tokenizer.json"})
-      << "it says how text is cut, the others do not";
+      << "it states how text is cut, the others do not";
   const TempDir half;
   io::write_file(*fs, half / "vocab.json", "{}");
   EXPECT_THROW(read_vocabulary_files(*fs, "gpt2", half.path()), InputError) << "merges.txt is missing";

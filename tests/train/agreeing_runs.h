@@ -19,7 +19,7 @@ inline void expect_fp64_agrees(const RunRecord& got, const RunRecord& want) {
     EXPECT_LT(relative_error(got.parameters.at(name), values), 1e-10) << name;
 }
 
-/// Of the first step. Those of a sharded optimizer are each rank's sums of its own shards: not compared.
+/// Gradients of the first step. Those of a sharded optimizer are each rank's sums of its own shards: not compared.
 inline void expect_gradients_agree(const Grid& grid, const RunRecord& got, const RunRecord& want, double limit) {
   if (grid.sharding != Sharding::none) return;
   for (const auto& [name, values] : want.gradients.tensors())

@@ -98,7 +98,7 @@ TEST(AttentionKernels, AnotherLibraryIsToldOnResume) {
   EXPECT_EQ(refused_attention(plan), "");
 }
 
-/// Of two ranks, where the second takes 4 KiB and has `left`.
+/// The refusal of two ranks, where the second takes 4 KiB and has `left`.
 std::string refusal(bool deterministic, Index left, const std::string& recompute = {}) {
   GpuShare ranks[] = {{.needed = 5000, .left = 5000}, {.needed = 4096, .left = left}};
   std::string("activations 3.00 KiB, parameters 1.00 KiB").copy(ranks[1].owners.data(), ranks[1].owners.size() - 1);

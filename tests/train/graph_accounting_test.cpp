@@ -29,7 +29,7 @@ config::RunPlan plan_of(const Grid& grid, GraphMode mode, GraphsPer per = Graphs
 constexpr std::size_t kScratch = 1;
 static_assert(capture::kTouchedOwners[kScratch] == kScratchOwner);
 
-/// Of a run of ten steps and an evaluation.
+/// The accounts of a run of ten steps and an evaluation.
 std::vector<GraphAccount> accounts_of(const config::RunPlan& plan) {
   std::vector<GraphAccount> all;
   megalith::support::run_of(plan, [&](Engine& engine, Index) {

@@ -104,7 +104,7 @@ TEST(DifferingSteps, AreNamedByTheFirstResultThatDiffers) {
   }
 }
 
-/// What a message says to differ.
+/// What differs, by a message.
 std::string named(const std::string& error) {
   return error.substr(0, error.find(" differs between graphs and an eager run"));
 }

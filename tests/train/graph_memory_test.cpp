@@ -17,7 +17,7 @@ using support::Grid;
 
 constexpr int kLayersOfARank = 4;
 
-/// Of each rank, after a step that captures.
+/// What each rank's graphs touch, after a step that captures.
 std::vector<TouchedMemory> count_all(const Grid& grid, GraphsPer per, int microbatches, int layers = kLayersOfARank) {
   config::RunConfig config = support::small_config(grid, "fp32", 1);
   config.model.num_layers = Index{layers} * grid.pp;
@@ -39,14 +39,14 @@ std::vector<TouchedMemory> count_all(const Grid& grid, GraphsPer per, int microb
   return all;
 }
 
-/// A(r): chunks of microbatches in flight on a stage (P2, P9 of the specification, worked out here anew).
+/// A(r): chunks of microbatches in flight on a stage (P2, P9 of the specification, computed here independently).
 int in_flight(const Grid& grid, int stage, int microbatches) {
-  const int behind = grid.pp - stage - 1;
-  const int warmup = grid.chunks == 1 ? behind : 2 * behind + (grid.chunks - 1) * grid.pp;
+  const int stages_left = grid.pp - stage - 1;
+  const int warmup = grid.chunks == 1 ? stages_left : 2 * stages_left + (grid.chunks - 1) * grid.pp;
   return std::min(warmup + 1, microbatches * grid.chunks);
 }
 
-/// Of a step, whoever owns them.
+/// The bytes of a step, whoever owns them.
 Index all_bytes(const TouchedMemory& touched, Role role) {
   const auto& by_owner = touched.bytes[static_cast<std::size_t>(role)];
   return std::accumulate(by_owner.begin(), by_owner.end(), Index{0});
@@ -65,7 +65,7 @@ TEST_P(GraphMemory, FollowsTheMicrobatchesInFlight) {
     const auto sets_of = [&](int rank) {
       return Index{in_flight(grid, rank / grid.tp, microbatches)} * kLayersOfARank / grid.chunks;
     };
-    // Of a layer and microbatch.
+    // The bytes of a layer and microbatch.
     const Index saved_bytes_of_one =
         count_all({.tp = grid.tp, .sequence_parallel = grid.sequence_parallel}, per, 1, 1).front().saved.bytes;
     EXPECT_GT(saved_bytes_of_one, 0);

@@ -87,7 +87,7 @@ TEST(HostMemoryOfRanks, ThePlanIsRefusedBeforeAnythingIsTaken) {
 // Activations take more than the host has, by half or more; whole layers recomputed take a fraction.
 TEST(HostMemoryOfRanks, ARefusalNamesTheRecomputationThatFits) {
   const std::optional<Index> available = host_limits().memory_available;
-  if (!available) GTEST_SKIP() << "this host does not say how much memory it has";
+  if (!available) GTEST_SKIP() << "this host does not report how much memory it has";
   config::RunPlan plan = support::small_plan({}, "fp32", 1);
   for (Index samples = 1 << 10; total(planned_bytes(plan, 0)) < *available * 3 / 2; samples += samples / 2) {
     config::RunConfig asked = support::small_config({}, "fp32", 1);

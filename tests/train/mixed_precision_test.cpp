@@ -48,11 +48,11 @@ struct PolicyRow {
 };
 constexpr PolicyRow kPolicies[] = {{"bf16", 1, {1e-4, 5e-4, 5e-3, 4e-2}}, {"fp16", 65536, {1e-5, 5e-5, 5e-4, 5e-3}}};
 
-/// Of grids without tp from one rank: the passes have the same bits, f32 gradients are summed in another order, and
-/// some time a master lands on the other side of a rounding of its copy. How often depends on the order of the sums
-/// inside each product too, so on the machine and the build: norms were seen to differ by 9e-6 (AVX2) and 3e-5 (one
-/// thread, own loops). One copy rounded otherwise costs what its rounding costs, and few are: a fifth and a tenth of
-/// the distance between bf16 and fp32.
+/// How far grids without tp are from one rank: the passes have the same bits, f32 gradients are summed in another
+/// order, and some time a master lands on the other side of a rounding of its copy. How often depends on the order of
+/// the sums inside each product too, so on the machine and the build: norms were seen to differ by 9e-6 (AVX2) and 3e-5
+/// (one thread, own loops). One copy rounded otherwise costs what its rounding costs, and few are: a fifth and a tenth
+/// of the distance between bf16 and fp32.
 constexpr Bands kWithoutTp{0, kPolicies[0].rounded.losses / 5, kPolicies[0].rounded.norms / 10, 1e-6};
 
 TEST(MixedPrecision, TrainsAsFp32DoesWithinItsBands) {

@@ -365,7 +365,7 @@ class AllToOne final : public nn::RouterDecisions {
   void take(const nn::RoutedTokens&, std::span<std::int32_t> experts) override { std::ranges::fill(experts, 3); }
 };
 
-/// Of this process, pages that are in memory.
+/// Pages of this process that are in memory.
 Index resident_pages() {
   std::ifstream file("/proc/self/statm");
   Index size = 0, resident = 0;

@@ -14,7 +14,7 @@
 #include "tests/train/resumed_run.h"
 #include "tests/train/saved_run.h"
 
-// Saved on any grid, resumed on any other: the same state to the bit, the same losses as the grid promise says.
+// Saved on any grid, resumed on any other: the same state to the bit, the same losses by the grid promise.
 namespace megalith {
 namespace {
 
@@ -176,7 +176,7 @@ class ResumeOfTwo : public ::testing::Test {
       });
     }
   }
-  /// Of all ranks; `faults` are those of rank 1.
+  /// Resumes on all ranks; `faults` are those of rank 1.
   std::optional<train::Resumed> resume(const std::string& faults = "") {
     std::optional<train::Resumed> resumed;
     comm::run_ranks(grid_.ranks(), [&](comm::World& world) {
@@ -279,7 +279,7 @@ TEST(Resume, AnotherUnicodeVersionIsWarnedAboutAndOtherIdsAreRefused) {
     EXPECT_NE(error_of<CheckpointError>([&] { saver(3, "15.1.0").resume(); }).find("data.train: its tokens differ"),
               std::string::npos);
     saver(2, "").save({.step = 1});
-    EXPECT_TRUE(warnings("15.1.0").empty()) << "an older checkpoint does not say";
+    EXPECT_TRUE(warnings("15.1.0").empty()) << "an older checkpoint has no version";
   });
 }
 

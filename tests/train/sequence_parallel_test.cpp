@@ -55,7 +55,7 @@ TEST(SequenceParallel, WhatABackwardPassGathersHidesBehindAWeightGradient) {
     train::Engine engine(world, plan);
     const std::vector<const char*>& ops = engine.stage().plan_of(0).phases.at(1).ops;
     const auto is = [&](std::size_t i, std::string_view name) { return i < ops.size() && ops[i] == name; };
-    Index hidden = 0, awaited_at_once = 0;  // gathers of a gradient and an input, one behind the other
+    Index hidden = 0, awaited_at_once = 0;  // gathers of a gradient and an input, one after the other
     for (std::size_t i = 0; i < ops.size(); ++i) {
       if (!is(i, "all_gather") || (i > 0 && is(i - 1, "all_gather"))) continue;
       std::size_t end = i;
@@ -65,7 +65,7 @@ TEST(SequenceParallel, WhatABackwardPassGathersHidesBehindAWeightGradient) {
       if (is(end, "wait")) ++awaited_at_once;
     }
     EXPECT_EQ(hidden, 2 * plan.model.num_layers - 1);
-    EXPECT_EQ(awaited_at_once, 1) << "the last layer's, behind the head";
+    EXPECT_EQ(awaited_at_once, 1) << "the last layer's, after the head";
   });
 }
 
@@ -116,8 +116,8 @@ std::map<std::string, comm::Counters> counters_of_one_step(const config::RunPlan
   return counters;
 }
 
-// Per microbatch: rows enter and leave two regions a layer, forward and backward, and backward gathers once more what
-// entered; the embedding and the output are half a region each. Once a step: the norms' gradients.
+// Per microbatch: rows are gathered for and scattered after two regions a layer, forward and backward, and backward
+// gathers the inputs once more. The embedding and the output are half a region each. Once a step: the norms' gradients.
 TEST(SequenceParallel, AStepSendsWhatItsRegionsNeed) {
   const config::RunPlan plan = plan_of({.tp = 2}, nn::SequenceParallel::on, "fp64", 1);
   const Index microbatches = plan.train.global_batch / plan.train.micro_batch, layers = plan.model.num_layers;

@@ -149,7 +149,8 @@ struct Trajectory {
   std::vector<support::Bytes> kept;
 };
 
-/// Of rank 0, from `begin` (resumed from `folder` unless 0) to `end`; saves there if `end` is not the plan's.
+/// The trajectory of rank 0, from `begin` (resumed from `folder` unless 0) to `end`; saves there if `end` is not the
+/// plan's.
 Trajectory run(const config::RunPlan& plan, const io::Path& folder, Index begin, Index end) {
   Trajectory out;
   comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {

@@ -312,8 +312,8 @@ int ranks_on_my_cores(World& world) {
   return static_cast<int>(std::count(all.begin(), all.end(), mine));
 }
 
-/// Ends the job. Of ranks that fail at the same moment the lowest reports; a rank that was freed from a wait, or had
-/// heard of another's failure before its own, leaves both the report and the exit code to that one.
+/// Ends the job. Of ranks that fail at the same moment the lowest one reports. A rank leaves report and exit code to
+/// another one if it was released from a wait, or knew of the other's failure before its own.
 [[noreturn]] void fail(MpiLink& link, const std::exception& error,
                        const std::function<int(const std::exception&, int)>& report) {
   constexpr auto kOthersAct = std::chrono::milliseconds(300);  // they hear of it and write their call logs

@@ -105,7 +105,7 @@ class Hub {
   std::map<std::uint64_t, std::shared_ptr<Room>> rooms_;  // by Channel::key()
 };
 
-/// Tells a core that it spins.
+/// Lets a core that spins rest.
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -20,19 +20,19 @@ static inline Vec smaller(Vec a, Vec b) { return a < b ? a : b; }
 /// kVectors vectors of hashes stay in registers for all elements.
 template <int kVectors>
 static void block(const MinHashWork& work, std::size_t first) {
-  Vec factor[kVectors], offset[kVectors], least[kVectors];
+  Vec factor[kVectors], offset[kVectors], minima[kVectors];
   for (int v = 0; v < kVectors; ++v) {
     const std::size_t at = first + static_cast<std::size_t>(v) * kLanes;
     factor[v] = load(work.factors + at);
     offset[v] = load(work.offsets + at);
-    least[v] = ~Vec{};
+    minima[v] = ~Vec{};
   }
   for (std::size_t i = 0; i < work.size; ++i) {
     const Vec element = work.elements[i] - Vec{};
-    for (int v = 0; v < kVectors; ++v) least[v] = smaller(least[v], factor[v] * element + offset[v]);
+    for (int v = 0; v < kVectors; ++v) minima[v] = smaller(minima[v], factor[v] * element + offset[v]);
   }
   for (int v = 0; v < kVectors; ++v)
-    *reinterpret_cast<Unaligned*>(work.least + first + static_cast<std::size_t>(v) * kLanes) = least[v];
+    *reinterpret_cast<Unaligned*>(work.minima + first + static_cast<std::size_t>(v) * kLanes) = minima[v];
 }
 
 void minhash(const MinHashWork& work) {

@@ -215,7 +215,7 @@ class RowGradient {
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     cross_entropy_kernel(T* logits, const std::int32_t* targets, const StepState* state, float* loss, int columns,
-                         int real, int most_kept) {
+                         int real, int max_kept) {
   using Vector = Pack<T, kPack<T>>;
   extern __shared__ uint4 shared_words[];
   __shared__ RunningSum<T> shared[kMaxWarps];
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   const auto from_memory = [&](int vector) { return row.load(vector); };
-  const int num_kept = min(most_kept, row.real_vectors());
+  const int num_kept = min(max_kept, row.real_vectors());
   RunningSum<T> total;
   for_vectors<T>(0, row.real_vectors(), from_memory, [&](int vector, const Vector& pack) {
     if (vector < num_kept) kept[vector] = pack;
@@ -407,7 +407,7 @@ int columns_of(const Tensor& logits) { return static_cast<int>(logits.dim(1)); }
 
 /// Vectors that each of two blocks on an SM can keep in shared memory, in addition to what the kernels have there.
 template <class T>
-int most_kept_vectors() {
+int max_kept_vectors() {
   constexpr int kOthers =
       static_cast<int>(2 * sizeof(RunningSum<T>) * kMaxWarps + 2 * sizeof(hopper::Barrier) * kMaxChunks);
   return (gpu_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
@@ -419,17 +419,17 @@ int most_kept_vectors() {
 template <class T>
 void allow_kept_vectors() {
   using megalith::cuda::allow_shared_memory, megalith::cuda::Carveout;
-  const int bytes = 16 * most_kept_vectors<T>();
-  allow_shared_memory(cross_entropy_kernel<T>, bytes, Carveout::most);
-  allow_shared_memory(cross_entropy_rows_kernel<T>, bytes, Carveout::most);
+  const int bytes = 16 * max_kept_vectors<T>();
+  allow_shared_memory(cross_entropy_kernel<T>, bytes, Carveout::max);
+  allow_shared_memory(cross_entropy_rows_kernel<T>, bytes, Carveout::max);
 }
 
 /// Whether cross_entropy_rows_kernel can do it.
 template <class T>
-bool takes_rows(const CrossEntropy& args, int most_kept) {
+bool takes_rows(const CrossEntropy& args, int max_kept) {
   const Index vectors = args.logits.dim(1) / kPack<T>;
   return args.step_state && args.logits.dim(1) % kPack<T> == 0 && is_aligned(args.logits.raw()) &&
-         vectors <= most_kept && vectors <= kMaxChunks * kChunkVectors &&
+         vectors <= max_kept && vectors <= kMaxChunks * kChunkVectors &&
          args.logits.dim(0) <= std::numeric_limits<int>::max() / 2 &&
          is_compiled_for_hopper(cross_entropy_rows_kernel<T>);
 }
@@ -444,9 +444,9 @@ void prepare_cross_entropy() {
 void cross_entropy(Stream stream, const CrossEntropy& args) {
   const int columns = columns_of(args.logits);
   dispatch_element(args.logits.dtype(), [&]<class T>() {
-    const int most_kept = most_kept_vectors<T>();
+    const int max_kept = max_kept_vectors<T>();
     allow_kept_vectors<T>();
-    if (takes_rows<T>(args, most_kept)) {
+    if (takes_rows<T>(args, max_kept)) {
       const auto kernel = cross_entropy_rows_kernel<T>;
       const Index rows = args.logits.dim(0), bytes = columns * Index{sizeof(T)};
       launch({stream, std::min(rows, 2 * Index{gpu_attribute(cudaDevAttrMultiProcessorCount)}), kThreads, bytes},
@@ -457,7 +457,7 @@ void cross_entropy(Stream stream, const CrossEntropy& args) {
     }
     const auto kernel = cross_entropy_kernel<T>;
     // A row may start and end within a vector.
-    const int kept = args.step_state ? std::min(most_kept, columns / kPack<T> + 2) : 0;
+    const int kept = args.step_state ? std::min(max_kept, columns / kPack<T> + 2) : 0;
     launch({stream, args.logits.dim(0), kThreads, 16 * kept}, kernel, pointer<T>(args.logits),
            pointer<const std::int32_t>(args.targets), pointer<const StepState>(args.step_state),
            pointer<float>(args.loss), columns, real_columns(args.logits, 0, args.vocab_size), kept);

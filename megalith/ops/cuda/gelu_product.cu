@@ -58,12 +58,12 @@ void run(Stream stream, const GeluProduct& product, int multiprocessors) {
   args.depth = static_cast<int>(product.depth);
 
   const Index clusters = ceil_div(product.rows, kCluster * kTileRows) * ceil_div(product.columns, kTileColumns);
-  const Index most_clusters = std::max(1, multiprocessors / kCluster);
+  const Index max_clusters = std::max(1, multiprocessors / kCluster);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kCluster, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min(clusters, most_clusters) * kCluster));
+  config.gridDim = dim3(static_cast<unsigned>(std::min(clusters, max_clusters) * kCluster));
   config.blockDim = dim3(kBlockThreads);
   config.dynamicSmemBytes = sizeof(SharedMemory<kPass>);
   config.stream = megalith::cuda::native(stream);

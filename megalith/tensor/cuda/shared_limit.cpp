@@ -10,7 +10,7 @@ void allow_shared_memory(const void* kernel, int bytes, Carveout carveout) {
   check(cudaGetDevice(&gpu));
   limits.raise(gpu, kernel, bytes, [&](int most) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
-    if (carveout == Carveout::most) {
+    if (carveout == Carveout::max) {
       check(
           cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
     }

@@ -26,7 +26,7 @@ class SharedLimits {
 
 /// How much of an SM's memory is for a kernel's blocks. It is CUDA's choice, or as much as there is, so that two blocks
 /// fit that each take a block's maximum.
-enum class Carveout { chosen, most };
+enum class Carveout { chosen, max };
 
 /// Allows a kernel this many bytes of dynamic shared memory per block on the GPU that the calling thread uses. Call it
 /// before the first step. Repeated calls cost a look-up in a table.

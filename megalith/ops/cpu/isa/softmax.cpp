@@ -83,8 +83,8 @@ void attention_forward(const AttentionTile<T>& tile, T* max, T* sum, T* correcti
   for (Index r = 0; r < tile.rows; ++r) {
     T* row = tile.scores + r * tile.stride;
     const Index n = visible(tile, r);
-    const T row_most = row_max(row, n) * tile.scale;
-    const T most = row_most > max[r] ? row_most : max[r];
+    const T scaled_max = row_max(row, n) * tile.scale;
+    const T most = scaled_max > max[r] ? scaled_max : max[r];
     correction[r] = max[r] == most ? T{1} : exp_one(max[r] - most);
     sum[r] = sum[r] * correction[r] + exp_sum_scaled(row, n, tile.scale, most);
     max[r] = most;
