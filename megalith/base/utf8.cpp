@@ -82,4 +82,17 @@ bool ends_in_white_space(std::string_view text, std::size_t end) {
   return middle == 0x80 ? in(last, 0x80, 0x8A) || in(last, 0xA8, 0xA9) || last == 0xAF : middle == 0x81 && last == 0x9F;
 }
 
+void append_utf8(char32_t c, std::string& text) {
+  const auto put = [&](char32_t byte) { text.push_back(static_cast<char>(byte)); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F)), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  }
+}
+
 }  // namespace megalith

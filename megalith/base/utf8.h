@@ -29,6 +29,9 @@ std::size_t incomplete_utf8_tail(std::string_view text);
 /// The Unicode property White_Space of the character that ends just before `end`. The text is well-formed UTF-8.
 bool ends_in_white_space(std::string_view text, std::size_t end);
 
+/// Appends a character, which is no surrogate.
+void append_utf8(char32_t c, std::string& text);
+
 /// U+FFFD, the replacement character, in UTF-8.
 inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 

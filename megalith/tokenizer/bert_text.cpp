@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "megalith/base/utf8.h"
 #include "megalith/tokenizer/unicode_text.h"
 
 namespace megalith::tokenizer {

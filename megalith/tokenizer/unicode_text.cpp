@@ -10,6 +10,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/utf8.h"
 
 namespace megalith::tokenizer {
 namespace {
@@ -40,19 +41,6 @@ int combining_class(char32_t c) {
 }
 
 }  // namespace
-
-void append_utf8(char32_t c, std::string& text) {
-  const auto put = [&](char32_t byte) { text.push_back(static_cast<char>(byte)); };
-  if (c < 0x80) {
-    put(c);
-  } else if (c < 0x800) {
-    put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-  } else {
-    put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F)), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-  }
-}
 
 void append_decomposed(char32_t c, std::u32string& out) {
   if (c < 0xC0 || is_left_alone(c)) return out.push_back(c);

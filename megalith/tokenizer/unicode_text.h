@@ -28,8 +28,6 @@ inline char32_t next_character(std::string_view text, std::size_t& at) {
   return c;
 }
 
-void append_utf8(char32_t c, std::string& text);
-
 /// Appends the canonical decomposition (NFD) of one character. Marks that follow are not sorted.
 void append_decomposed(char32_t c, std::u32string& out);
 

@@ -64,6 +64,17 @@ TEST(Utf8, FindsTheCharacterThatIsNotComplete) {
   EXPECT_EQ(incomplete_utf8_tail("a\xE0\x80"), 0u) << "nor can this";
 }
 
+TEST(Utf8, AppendsCharactersOfEachLength) {
+  using namespace std::string_view_literals;
+  std::string text;
+  for (const char32_t c :
+       {U'\0', U'\x7F', U'\x80', U'\u07FF', U'\u0800', U'\uD7FF', U'\uE000', U'\uFFFF', U'\U00010000', U'\U0010FFFF'})
+    append_utf8(c, text);
+  EXPECT_EQ(text,
+            "\0\x7F\xC2\x80\xDF\xBF\xE0\xA0\x80\xED\x9F\xBF\xEE\x80\x80\xEF\xBF\xBF"
+            "\xF0\x90\x80\x80\xF4\x8F\xBF\xBF"sv);
+}
+
 // The 25 characters with White_Space in the Unicode Character Database (PropList.txt).
 TEST(Utf8, KnowsWhiteSpace) {
   for (const std::string_view space :

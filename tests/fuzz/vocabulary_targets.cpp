@@ -11,6 +11,7 @@
 
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/one_file.h"
+#include "tests/tokenizer/byte_tokens.h"
 
 namespace megalith::fuzz {
 namespace {
@@ -64,17 +65,9 @@ std::string json_head() {
   {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]}, "post_processor": null, "model": {"type": "BPE",
   "ignore_merges": true, "merges": ["a b"], "vocab": {"ab": 256, )";
 }
-/// The 256 bytes: an input has what stands before them, so that changes hit what is read.
-const std::string& byte_tokens() {
-  static const std::string text = [] {
-    std::string tokens;
-    for (unsigned byte = 0; byte < 256; ++byte) {
-      const std::string spelling = tokenizer::byte_spelling(static_cast<unsigned char>(byte));
-      tokens += (byte == 0 ? "\"" : ", \"") + std::string(spelling == "\"" || spelling == "\\" ? "\\" : "") + spelling +
-                "\": " + std::to_string(byte);
-    }
-    return tokens + "}}}";
-  }();
+/// What follows the file of an input: the 256 bytes. So changes hit the part that is read.
+const std::string& rest_of_json() {
+  static const std::string text = tokenizer::byte_tokens() + "}}}";
   return text;
 }
 
@@ -171,7 +164,7 @@ std::vector<std::string> pattern_seeds() {
 bool read_tokenizer_json(std::string_view input) {
   const auto [head, text] = parts_of(input);
   const io::Path path = "/folder/tokenizer.json";
-  const std::string file = std::string(head) + byte_tokens();
+  const std::string file = std::string(head) + rest_of_json();
   OneFile fs(path, file);
   try {
     const auto tokenizer = tokenizer::make_tokenizer("bpe", path.parent_path(), fs);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "megalith/base/philox.h"
+#include "megalith/base/utf8.h"
 
 namespace megalith::support {
 
@@ -56,17 +57,7 @@ inline std::string any_text(std::uint64_t seed, std::uint64_t characters) {
     const std::uint32_t word = site.word(2 * i);
     const std::uint32_t below[] = {0x80, 0x800, 0x10000, 0x110000};
     const std::uint32_t c = site.word(2 * i + 1) % below[word % 4];
-    const auto put = [&](std::uint32_t byte) { text += static_cast<char>(byte); };
-    if (c >= 0xD800 && c < 0xE000) continue;
-    if (c < 0x80) {
-      put(c);
-    } else if (c < 0x800) {
-      put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
-    } else if (c < 0x10000) {
-      put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-    } else {
-      put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F)), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-    }
+    if (c < 0xD800 || c >= 0xE000) append_utf8(c, text);
   }
   return text;
 }

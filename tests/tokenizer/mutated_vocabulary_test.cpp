@@ -10,6 +10,7 @@
 
 #include "tests/io/temp_dir.h"
 #include "tests/support/random_text.h"
+#include "tests/tokenizer/byte_tokens.h"
 #include "tests/tokenizer/tokenizers.h"
 
 // Files and patterns with random changes: each is read or refused with an InputError, under the sanitizers too. The
@@ -88,12 +89,7 @@ TEST(MutatedVocabulary, FilesAreReadOrRefused) {
                                          "\"Regex\"",
                                          "\"special\": false"};
   const std::string vocab = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n\xC3\xA9\n";
-  std::string tokens;
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    const std::string spelling = byte_spelling(static_cast<unsigned char>(byte));
-    tokens += (byte == 0 ? "\"" : ", \"") + std::string(spelling == "\"" || spelling == "\\" ? "\\" : "") + spelling +
-              "\": " + std::to_string(byte);
-  }
+  const std::string tokens = byte_tokens();
   const std::string head =
       R"({"added_tokens": [{"id": 257, "content": "<|endoftext|>", "special": true}, {"id": 258, "content": "<t>",
   "special": false, "normalized": false}], "normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "Sequence",
