@@ -50,8 +50,8 @@ struct BatchShape {
   }
 };
 
-/// One row per input. All code that lays out, names, uploads or copies inputs uses this table. Inputs that all chunks
-/// need come first, so that chunks in the middle upload the beginning of a block.
+/// One row per input. All code that lays out, names, uploads or copies inputs uses this table. A new input is a row, a
+/// member of Batch and of BatchTensors, and its values in BatchSource::fill(). Inputs that all chunks need come first.
 struct BatchInput {
   std::string_view name;
   InputShape shape = InputShape::per_token;
