@@ -66,7 +66,8 @@ struct TiledDownInputGrad {
   TiledActivation activation = TiledActivation::gated;
 };
 bool grouped_product(Exec& ex, Stream stream, const TiledDownInputGrad& args, const TileGroups& groups, int sm_margin);
-inline Index tiled_dp_parts(Index units) { return ceil_div(units, 256); }
+inline constexpr Index kTiledDpUnits = 256;  ///< that a part sums up
+inline Index tiled_dp_parts(Index units) { return ceil_div(units, kTiledDpUnits); }
 
 /// dw_g = dy_g^T x_g, or dw_g +=, over the group's rows in ascending order. For an empty group, dw_g keeps its bits
 /// where it accumulates, and is 0 where it is overwritten.

@@ -111,6 +111,48 @@ __device__ inline void load_box_to(std::uint16_t ranks, void* to, const CUtensor
       "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(shared_address(&barrier)), "h"(ranks), "r"(column), "r"(row)
       : "memory");
 }
+/// load_box() of a map with three dimensions, to the blocks in `ranks`, or to this block's place alone where it is 0.
+__device__ inline void load_box(std::uint16_t ranks, void* to, const CUtensorMap& map, Barrier& barrier, int x, int y,
+                                int z) {
+  if (ranks == 0) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+        "[%2];" ::"r"(shared_address(to)),
+        "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(shared_address(to)),
+        "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(shared_address(&barrier)), "h"(ranks), "r"(x), "r"(y), "r"(z)
+        : "memory");
+  }
+}
+/// The same with five dimensions, of which the second and the third begin at 0.
+__device__ inline void load_box_of_five(std::uint16_t ranks, void* to, const CUtensorMap& map, Barrier& barrier, int x,
+                                        int y, int z) {
+  if (ranks == 0) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %6, %6, %4, %5}], [%2];" ::"r"(shared_address(to)),
+        "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(shared_address(&barrier)), "r"(x), "r"(y), "r"(z), "r"(0)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1, {%4, %7, %7, %5, %6}], [%2], %3;" ::"r"(shared_address(to)),
+        "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(shared_address(&barrier)), "h"(ranks), "r"(x), "r"(y), "r"(z),
+        "r"(0)
+        : "memory");
+  }
+}
+/// Fetches a box into the L2.
+__device__ inline void prefetch_box(const CUtensorMap& map, int x, int y, int z) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(
+                   reinterpret_cast<std::uint64_t>(&map)),
+               "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
 /// Copies `bytes`, a multiple of 16, between addresses that are multiples of 16. Counts them at the barrier.
 __device__ inline void load_bytes(void* to, const void* from, unsigned bytes, Barrier& barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
@@ -124,6 +166,19 @@ __device__ inline void store_box(const CUtensorMap& map, const void* from, int c
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
                    reinterpret_cast<std::uint64_t>(&map)),
                "r"(shared_address(from)), "r"(column), "r"(row)
+               : "memory");
+}
+__device__ inline void store_box(const CUtensorMap& map, const void* from, int x, int y, int z) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
+                   reinterpret_cast<std::uint64_t>(&map)),
+               "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
+/// Adds a box to what is there. One copy alone may add to an element: those of several come in any order.
+__device__ inline void add_box(const CUtensorMap& map, const void* from, int x, int y, int z) {
+  asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
+                   reinterpret_cast<std::uint64_t>(&map)),
+               "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
                : "memory");
 }
 /// Makes the thread's stores since the last call a group.
@@ -183,6 +238,11 @@ __device__ inline void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
 /// Keeps the compiler from moving uses of the sums across it.
+template <int kSums>
+__device__ void hold(float (&sums)[kSums]) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
 template <int kBlocks, int kSums>
 __device__ void hold(float (&sums)[kBlocks][kSums]) {
 #pragma unroll
@@ -225,6 +285,57 @@ __device__ inline void multiply(float (&sums)[64], std::uint64_t a, std::uint64_
         "+f"(sums[56]), "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]), "+f"(sums[60]), "+f"(sums[61]),              \
         "+f"(sums[62]), "+f"(sums[63])                                                                               \
       : "l"(a), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0))
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    MEGALITH_MULTIPLY("bf16");
+  } else {
+    static_assert(std::is_same_v<T, __half>);
+    MEGALITH_MULTIPLY("f16");
+  }
+#undef MEGALITH_MULTIPLY
+}
+
+/// multiply() with b [16, 256], and a as kMajorOfA tells. Columns 8 t + 2 (l % 4) of the sums [64, 256] are at 4 t.
+template <class T, Major kMajorOfA, Major kMajorOfB>
+__device__ inline void multiply(float (&sums)[128], std::uint64_t a, std::uint64_t b, int add) {
+#define MEGALITH_MULTIPLY(type)                                                                                      \
+  asm volatile(                                                                                                      \
+      "{\n"                                                                                                          \
+      ".reg .pred adds;\n"                                                                                           \
+      "setp.ne.b32 adds, %130, 0;\n"                                                                                 \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                                   \
+      " {"                                                                                                           \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                       \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                             \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                             \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                             \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                             \
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                             \
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                 \
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "            \
+      "%128, %129, adds, 1, 1, %131, %132;\n"                                                                        \
+      "}"                                                                                                            \
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),     \
+        "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]), \
+        "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),              \
+        "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]),              \
+        "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31]),              \
+        "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]), "+f"(sums[35]), "+f"(sums[36]), "+f"(sums[37]),              \
+        "+f"(sums[38]), "+f"(sums[39]), "+f"(sums[40]), "+f"(sums[41]), "+f"(sums[42]), "+f"(sums[43]),              \
+        "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]), "+f"(sums[47]), "+f"(sums[48]), "+f"(sums[49]),              \
+        "+f"(sums[50]), "+f"(sums[51]), "+f"(sums[52]), "+f"(sums[53]), "+f"(sums[54]), "+f"(sums[55]),              \
+        "+f"(sums[56]), "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]), "+f"(sums[60]), "+f"(sums[61]),              \
+        "+f"(sums[62]), "+f"(sums[63]), "+f"(sums[64]), "+f"(sums[65]), "+f"(sums[66]), "+f"(sums[67]),              \
+        "+f"(sums[68]), "+f"(sums[69]), "+f"(sums[70]), "+f"(sums[71]), "+f"(sums[72]), "+f"(sums[73]),              \
+        "+f"(sums[74]), "+f"(sums[75]), "+f"(sums[76]), "+f"(sums[77]), "+f"(sums[78]), "+f"(sums[79]),              \
+        "+f"(sums[80]), "+f"(sums[81]), "+f"(sums[82]), "+f"(sums[83]), "+f"(sums[84]), "+f"(sums[85]),              \
+        "+f"(sums[86]), "+f"(sums[87]), "+f"(sums[88]), "+f"(sums[89]), "+f"(sums[90]), "+f"(sums[91]),              \
+        "+f"(sums[92]), "+f"(sums[93]), "+f"(sums[94]), "+f"(sums[95]), "+f"(sums[96]), "+f"(sums[97]),              \
+        "+f"(sums[98]), "+f"(sums[99]), "+f"(sums[100]), "+f"(sums[101]), "+f"(sums[102]), "+f"(sums[103]),          \
+        "+f"(sums[104]), "+f"(sums[105]), "+f"(sums[106]), "+f"(sums[107]), "+f"(sums[108]), "+f"(sums[109]),        \
+        "+f"(sums[110]), "+f"(sums[111]), "+f"(sums[112]), "+f"(sums[113]), "+f"(sums[114]), "+f"(sums[115]),        \
+        "+f"(sums[116]), "+f"(sums[117]), "+f"(sums[118]), "+f"(sums[119]), "+f"(sums[120]), "+f"(sums[121]),        \
+        "+f"(sums[122]), "+f"(sums[123]), "+f"(sums[124]), "+f"(sums[125]), "+f"(sums[126]), "+f"(sums[127])         \
+      : "l"(a), "l"(b), "r"(add), "n"(kMajorOfA == Major::other ? 1 : 0), "n"(kMajorOfB == Major::other ? 1 : 0))
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     MEGALITH_MULTIPLY("bf16");
   } else {

@@ -1,0 +1,229 @@
+#pragma once
+#include <cstddef>
+
+#include "megalith/ops/cuda/grouped_ends.cuh"
+#include "megalith/ops/cuda/grouped_walk.cuh"
+#include "megalith/ops/cuda/hopper.cuh"
+
+// A thread block stays on its SM and computes tiles of kTileRows x kTileColumns. One warp finds tiles and copies
+// operands. Two warp groups ("consumers") share a tile: each has 64 of its rows. One is some stages ahead of the other.
+// So one has the tensor cores while the other rounds and stores.
+
+namespace megalith::ops::cuda::grouped_tiles {
+
+using hopper::Barrier;
+using hopper::Major;
+
+inline constexpr int kStages = 4;
+inline constexpr int kBoxBytes = 64 * kDepth * 2;  // 8192, of operands: 64 rows of 128 bytes
+
+inline constexpr int kConsumers = 2, kGroupWarps = 4, kGroupThreads = kGroupWarps * kWarp;
+inline constexpr int kBlockThreads = (kConsumers + 1) * kGroupThreads;
+/// Registers of a thread, in the group that copies and in the others. Each has 168 at the start, 64512 of 65536 in all.
+inline constexpr int kCopyRegisters = 40;
+inline constexpr int kConsumerRegisters = 232;
+static_assert(kCopyRegisters + kConsumers * kConsumerRegisters == (kConsumers + 1) * 168);
+
+inline constexpr int kLeadBarrier = 1;  // a named barrier: consumer 1 may begin
+inline constexpr int kLead = 2;         // stages of the first tile that consumer 0 is ahead
+
+template <Kind kKind>
+inline constexpr Major kMajorOfA = is_weight_grad(kKind) ? Major::other : Major::sum;
+template <Kind kKind>
+inline constexpr Major kMajorOfB = is_forward(kKind) ? Major::sum : Major::other;
+
+struct Stage {
+  std::byte a[kTileRows * kDepth * 2];     // two boxes: 64 rows each
+  std::byte b[kTileColumns * kDepth * 2];  // [columns, 64], or four boxes [64, 64 columns]
+};
+
+/// A KiB of a block's maximum stays free, as in gelu_tiles.cuh.
+struct alignas(1024) SharedMemory {
+  static constexpr int kTileSlots = 2;
+  Stage stages[kStages];
+  Chunks chunks[kConsumers * kGroupWarps];
+  Tile tiles[kTileSlots];
+  Barrier full[kStages], empty[kStages];
+  Barrier tile_full[kTileSlots], tile_empty[kTileSlots];
+};
+static_assert(sizeof(SharedMemory) <= 226 * 1024);
+
+/// A place in a ring. The parity is that of the place's phase (hopper::Barrier).
+template <int kPlaces>
+struct RingPlace {
+  int place = 0;
+  unsigned parity = 0;
+  __device__ void next() {
+    if (++place < kPlaces) return;
+    place = 0;
+    parity ^= 1u;
+  }
+};
+
+/// Copies the operands of one stage. Two blocks of a cluster whose tiles lie below each other each copy half of b for
+/// both, and two whose tiles lie side by side half of a.
+template <Kind kKind>
+__device__ void copy_stage(const GroupedArgs& args, Stage& stage, Barrier& full, const Tile& tile, int depth,
+                           int rank) {
+  constexpr std::uint16_t kBoth = (1u << kClusterBlocks) - 1;
+  const auto copy_half_of_a = [&](std::uint16_t ranks, int half) {
+    std::byte* const to = stage.a + half * kBoxBytes;
+    if constexpr (is_weight_grad(kKind)) {
+      hopper::load_box(ranks, to, args.a, full, tile.row + half * 64, tile.first + depth, 0);
+    } else {
+      hopper::load_box(ranks, to, args.a, full, depth, tile.row + half * 64, 0);
+    }
+  };
+  const auto copy_half_of_b = [&](std::uint16_t ranks, int half) {
+    std::byte* const to = stage.b + half * 2 * kBoxBytes;
+    const int column = tile.column + half * (kTileColumns / 2);
+    if constexpr (kKind == Kind::up_gated) {
+      hopper::load_box_of_five(ranks, to, args.b, full, depth, column / 16, tile.group);
+    } else if constexpr (is_forward(kKind)) {
+      hopper::load_box(ranks, to, args.b, full, depth, column, tile.group);
+    } else {
+      const int y = is_weight_grad(kKind) ? tile.first + depth : depth, z = is_weight_grad(kKind) ? 0 : tile.group;
+      for (int side = 0; side < 2; ++side)
+        hopper::load_box(ranks, to + side * kBoxBytes, args.b, full, column + side * 64, y, z);
+    }
+  };
+  if (tile.lies_beside) {
+    copy_half_of_a(kBoth, rank);
+    copy_half_of_b(0, 0);
+    copy_half_of_b(0, 1);
+  } else {
+    copy_half_of_b(kBoth, rank);
+    copy_half_of_a(0, 0);
+    copy_half_of_a(0, 1);
+  }
+}
+
+/// Run by one warp. It finds the block's tiles, hands them to the consumers, and copies their operands stage by stage,
+/// as the consumers free them.
+template <Kind kKind>
+__device__ void copy_operands(const GroupedArgs& args, SharedMemory& shared, int lane) {
+  const int rank = static_cast<int>(blockIdx.x) % kClusterBlocks;
+  Walk<kKind> walk(args, rank, lane);
+  RingPlace<kStages> at;
+  RingPlace<SharedMemory::kTileSlots> slot;
+  int item = static_cast<int>(blockIdx.x) / kClusterBlocks;
+  const int clusters = static_cast<int>(gridDim.x) / kClusterBlocks;
+  for (bool is_last = false; !is_last; item += clusters, slot.next()) {
+    Tile tile;
+    is_last = !walk.find(item, tile);
+    hopper::wait(shared.tile_empty[slot.place], slot.parity ^ 1u);
+    if (lane == 0) {
+      shared.tiles[slot.place] = tile;
+      hopper::arrive(shared.tile_full[slot.place]);
+      if constexpr (is_down(kKind)) {
+        if (!is_last) prefetch_z<kKind>(args, tile);
+      }
+      for (int i = 0; i < tile.steps; ++i, at.next()) {
+        hopper::wait(shared.empty[at.place], at.parity ^ 1u);
+        hopper::arrive_and_expect(shared.full[at.place], sizeof(Stage));
+        copy_stage<kKind>(args, shared.stages[at.place], shared.full[at.place], tile, i * kDepth, rank);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+/// A warp of a consumer has read a stage. This notifies both blocks of the cluster, which copy into it.
+__device__ inline void release(Barrier& empty, int lane) {
+  if (lane < kClusterBlocks) hopper::arrive_at(empty, static_cast<unsigned>(lane));
+}
+
+/// sums = a b of a consumer's half of a tile. `each` is called with the number of every step whose products are issued.
+template <class T, Kind kKind, class Each>
+__device__ __forceinline__ void multiply_tile(Sums& sums, SharedMemory& shared, RingPlace<kStages>& at, int steps,
+                                              int consumer, int lane, const Each& each) {
+  using A = hopper::Operand<kMajorOfA<kKind>>;
+  using B = hopper::Operand<kMajorOfB<kKind>>;
+  int last_stage = 0;
+  for (int i = 0; i < steps; ++i) {
+    hopper::wait(shared.full[at.place], at.parity);
+    const std::uint64_t a = A::descriptor(shared.stages[at.place].a + consumer * kBoxBytes),
+                        b = B::descriptor(shared.stages[at.place].b);
+    hopper::begin_products();
+#pragma unroll
+    for (int step = 0; step < kDepth / 16; ++step)
+      hopper::multiply<T, kMajorOfA<kKind>, kMajorOfB<kKind>>(sums, a + step * A::kStep, b + step * B::kStep,
+                                                              i + step > 0);
+    hopper::commit_products();
+    if (i > 0) {
+      hopper::wait_for_products<1>();
+      release(shared.empty[last_stage], lane);
+    }
+    each(i);
+    last_stage = at.place;
+    at.next();
+  }
+  hopper::wait_for_products<0>();
+  release(shared.empty[last_stage], lane);
+  hopper::hold(sums);
+}
+
+template <class T, Kind kKind>
+__device__ __forceinline__ void consume(const GroupedArgs& args, SharedMemory& shared, int consumer) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp % kGroupWarps, lane = static_cast<int>(threadIdx.x) % kWarp;
+  Chunks& chunks = shared.chunks[consumer * kGroupWarps + warp];
+  RingPlace<kStages> at;
+  RingPlace<SharedMemory::kTileSlots> slot;
+  for (bool is_first = true;; is_first = false, slot.next()) {
+    hopper::wait(shared.tile_full[slot.place], slot.parity);
+    const Tile tile = shared.tiles[slot.place];
+    __syncwarp();
+    if (lane == 0) hopper::arrive(shared.tile_empty[slot.place]);
+    if (tile.group < 0) break;
+    if (is_first && consumer == 1) hopper::sync_named(kLeadBarrier, kConsumers * kGroupThreads);
+    const int lead = is_first && consumer == 0 ? min(kLead, tile.steps) : -1;
+    Sums sums;
+    multiply_tile<T, kKind>(sums, shared, at, tile.steps, consumer, lane, [&](int step) {
+      if (step + 1 == lead) hopper::arrive_named(kLeadBarrier, kConsumers * kGroupThreads);
+    });
+    finish<T, kKind>(args, chunks, sums, tile, tile.row + consumer * 64 + warp * kChunkRows, lane);
+  }
+  if (lane == 0) hopper::wait_for_reads_of_stores<0>();  // shared memory is released with the block
+}
+
+template <class T, Kind kKind>
+__device__ __forceinline__ void run_block(const GroupedArgs& args, SharedMemory& shared) {
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      hopper::init(shared.full[stage], 1);
+      hopper::init(shared.empty[stage], kConsumers * kGroupWarps * kClusterBlocks);
+    }
+    for (int slot = 0; slot < SharedMemory::kTileSlots; ++slot) {
+      hopper::init(shared.tile_full[slot], 1);
+      hopper::init(shared.tile_empty[slot], kConsumers * kGroupWarps);
+    }
+    hopper::fence_init();
+  }
+  hopper::sync_cluster();
+  // All threads of a warp agree on it, which the compiler cannot know.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarp, 0);
+  if (warp < kGroupWarps) {
+    hopper::shrink_registers<kCopyRegisters>();
+    if (warp == 0) {
+      if (threadIdx.x == 0) {
+        for (const CUtensorMap* map : {&args.a, &args.b, &args.out}) hopper::prefetch_map(*map);
+      }
+      copy_operands<kKind>(args, shared, static_cast<int>(threadIdx.x));
+    }
+  } else {
+    hopper::grow_registers<kConsumerRegisters>();
+    consume<T, kKind>(args, shared, warp / kGroupWarps - 1);
+  }
+  // A block may not end while another of its cluster can copy into it or arrive at its barriers.
+  hopper::sync_cluster();
+}
+
+template <class T, Kind kKind>
+__global__ void __launch_bounds__(kBlockThreads, 1) grouped_product_kernel(const __grid_constant__ GroupedArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) std::byte grouped_product_shared[];
+  run_block<T, kKind>(args, *reinterpret_cast<SharedMemory*>(grouped_product_shared));
+#endif
+}
+
+}  // namespace megalith::ops::cuda::grouped_tiles
