@@ -18,7 +18,7 @@ namespace megalith::tokenizer {
 namespace {
 
 /// The character that stands for a byte in the vocabulary files.
-std::string spelling(int byte) {
+std::string spelling_of(int byte) {
   int character = byte;
   const auto visible = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
   if (!visible(byte)) {
@@ -32,7 +32,7 @@ std::string spelling(int byte) {
 /// The 256 bytes, "<|endoftext|>" and these tokens.
 nlohmann::ordered_json small_vocabulary(const std::vector<std::string>& tokens) {
   nlohmann::ordered_json vocabulary;
-  for (int byte = 0; byte < 256; ++byte) vocabulary[spelling(byte)] = byte;
+  for (int byte = 0; byte < 256; ++byte) vocabulary[spelling_of(byte)] = byte;
   vocabulary["<|endoftext|>"] = 256;
   for (const std::string& token : tokens) vocabulary[token] = vocabulary.size();
   return vocabulary;
