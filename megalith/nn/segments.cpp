@@ -212,12 +212,12 @@ std::vector<Segment> make_segments(std::span<const SublayerStages> sublayers, co
   for (RecomputedRange& range : recomputation.ranges)
     range.forward = ForwardOrder(sublayers, overlap, {range.begin}, {range.end}, {.recomputes = true}).make();
   std::vector<Segment> segments = cut(sublayers, overlap);
-  const auto hands_on = [&](std::size_t i) {  // segment i to the next
+  const auto defers_rest = [&](std::size_t i) {  // segment i to the next
     return overlap.sub_batches > 1 && i + 1 < segments.size() && segments[i].captured && segments[i + 1].captured;
   };
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const EdgeWork work{
-        .takes_rest = i > 0 && hands_on(i - 1), .leaves_rest = hands_on(i), .closes = i + 1 == segments.size()};
+        .takes_rest = i > 0 && defers_rest(i - 1), .leaves_rest = defers_rest(i), .closes = i + 1 == segments.size()};
     segments[i].forward = ForwardOrder(sublayers, overlap, segments[i].begin, segments[i].end, work).make();
     segments[i].backward = BackwardOrder(sublayers, overlap, segments[i], recomputation).make();
   }

@@ -173,7 +173,7 @@ TEST(Scopes, EdgesOfALayersGraph) {
 }
 
 /// What the driver of a layer makes of them.
-TEST(Scopes, EdgesSayWhereEachSublayersCaptureEnds) {
+TEST(Scopes, EdgesStateWhereEachSublayersCaptureEnds) {
   using nn::ForwardStage;
   const std::optional<ForwardStage> all, none = ForwardStage::seam;
   const auto ends = [](const ScopeSet& scopes, bool moe) {

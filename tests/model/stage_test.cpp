@@ -1,8 +1,12 @@
 #include "megalith/model/stage.h"
 
-#include <gtest/gtest.h>
+#include <algorithm>
+#include <cmath>
+
+#include <gmock/gmock.h>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/elementwise.h"
 
 namespace megalith::model {
 namespace {
@@ -32,6 +36,13 @@ TEST(Stage, ActivationsFollowTheMicrobatchesInFlight) {
   // 1F1B: stage r has 4 - r microbatches in flight; the inner stages hold the same layers.
   EXPECT_EQ(bytes[1] / 3, bytes[2] / 2);
   EXPECT_GT(bytes[0], bytes[1]);
+}
+
+// The logits of a step are activations. Those of an evaluation are scratch, but lie where a step has its activations.
+TEST(Stage, AnEvaluationAddsNoScratch) {
+  std::unique_ptr<comm::World> world;
+  const Stage stage({.model = small_model()}, dry_mesh(world, 0, 1, 1));
+  EXPECT_EQ(stage.planned_bytes().at(kScratchOwner), stage.plan_of(0).scratch_bytes);
 }
 
 TEST(Stage, SharedRowsShrinkActivationsAndMessages) {
@@ -134,6 +145,28 @@ TEST(Stage, TheSumOfARegionsInputGradientRunsBesideItsWeightGradients) {
     ASSERT_EQ(sums.size(), 2U * 4 + 1);
     EXPECT_EQ(sums.front(), (std::vector<std::string>{"matmul", "matmul", "wait", "norm_backward"})) << "the head";
   }
+}
+
+/// A GPU loads and chooses in these passes. On a CPU only what they leave shows that they ran.
+TEST(Stage, AWarmUpRunsEveryPassAndKeepsTheParameters) {
+  const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
+  Stage stage({.model = small_model(), .global_batch = 2}, comm::make_mesh(*world, grid::resolve({})));
+  MemoryLedger ledger(Device::cpu);
+  stage.allocate(ledger);
+  ParamBuffer& params = stage.params().dense();
+  Exec ex;
+  ops::fill(ex, params.values(), 0.5);
+  ops::OptimizerState state;
+  stage.warm_up(ex, Tensor(&state, {sizeof state}, DType::u8));
+  // The parameters are alike, so all tokens are equally probable: ln(50) for each of 8 tokens, in the evaluation.
+  EXPECT_NEAR(stage.loss_sums().span<double>()[0], 8 * std::log(50.0), 1e-3);
+  for (const Param& param : params.params()) {
+    if (param.name() != kTokenTable) continue;
+    const std::span<const float> grad = param.grad.span<float>();
+    EXPECT_TRUE(std::ranges::any_of(grad, [](float x) { return x != 0; })) << "of the backward passes";
+  }
+  EXPECT_THAT(params.values().span<float>(), testing::Each(0.5f));
+  EXPECT_EQ(stage.moe().routing, nn::Routing::by_score);
 }
 
 TEST(Stage, BatchesThatDoNotDivideAreRefused) {
