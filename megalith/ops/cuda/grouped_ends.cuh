@@ -93,6 +93,38 @@ __device__ __forceinline__ void fill_by_eights(std::byte* chunk, const uint2 (&u
   }
 }
 
+/// The counterparts of both.
+__device__ __forceinline__ void read_by_pairs(std::uint32_t (&upper)[kBlocks][1], std::uint32_t (&lower)[kBlocks][1],
+                                              const std::byte* chunk, int lane) {
+#pragma unroll
+  for (int block = 0; block < kBlocks / 2; ++block) {
+    const int row = lane % kChunkRows, vector = 2 * block + lane / kChunkRows;
+    std::uint32_t words[4];
+    load_matrices(words, chunk + row * kChunkRowBytes + (vector ^ row % 8) * 16);
+    upper[2 * block][0] = words[0];
+    lower[2 * block][0] = words[1];
+    upper[2 * block + 1][0] = words[2];
+    lower[2 * block + 1][0] = words[3];
+  }
+}
+__device__ __forceinline__ void read_by_eights(uint2 (&upper)[4], uint2 (&lower)[4], const std::byte* chunk, int lane) {
+  const int row = lane / 4 % 8;
+  const bool is_odd = row % 2 != 0;
+  uint2 above[4], below[4];
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    const int at = is_odd ? t ^ 2 : t;
+    const std::byte* const from = chunk + row * kChunkRowBytes + ((2 * at + lane % 4 / 2) ^ row) * 16 + lane % 2 * 8;
+    above[t] = *reinterpret_cast<const uint2*>(from);
+    below[t] = *reinterpret_cast<const uint2*>(from + 8 * kChunkRowBytes);
+  }
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    upper[t] = is_odd ? above[t ^ 2] : above[t];
+    lower[t] = is_odd ? below[t ^ 2] : below[t];
+  }
+}
+
 /// The sums as they are, rounded.
 template <class T, Kind kKind>
 __device__ __forceinline__ void finish_plain(const GroupedArgs& args, ChunkWriter& writer, const Sums& sums,
@@ -199,121 +231,120 @@ __device__ __forceinline__ void finish_up_gelu(const GroupedArgs& args, ChunkWri
   }
 }
 
-/// Fetches a tile of z into the L2. One thread.
+/// Columns of z of a unit.
 template <Kind kKind>
-__device__ void prefetch_z(const GroupedArgs& args, const Tile& tile) {
-  constexpr int kWidth = kKind == Kind::down_gated ? 2 : 1;
-  for (int i = 0; i < kWidth; ++i)
-    hopper::prefetch_box(args.z_tile, kWidth * tile.column + i * kTileColumns, tile.row, 0);
-}
+inline constexpr int kZPerUnit = kKind == Kind::down_gated ? 2 : 1;
+/// z of a tile is copied in parts of 128 columns, which are two boxes of 64.
+template <Kind kKind>
+inline constexpr int kZParts = kZPerUnit<kKind>* kTileColumns / (2 * kSide);
+inline constexpr int kZBoxBytes = kTileRows * kChunkRowBytes;
 
-/// A lane's two rows of a tile, row and row + 8 of its warp's, with what it reads and sums up of them.
+/// A lane's two rows of a tile, row and row + 8 of its warp's.
 template <class T, Kind kKind>
 struct DownRows {
-  static constexpr int kWidth = kKind == Kind::down_gated ? 2 : 1;  // columns of z per unit
-  struct Z {
-    std::uint32_t words[2][kWidth];  // of both rows, two units
-  };
-
-  __device__ DownRows(const GroupedArgs& args, const Tile& tile, int row, int lane)
-      : units(args.columns), unit(tile.column + 2 * (lane % 4)) {
+  __device__ DownRows(const GroupedArgs& args, const Tile& tile, int row, int lane) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int at = row + lane / 4 + 8 * i;
       is_there[i] = at < tile.end;
-      z[i] = static_cast<const T*>(args.z) + static_cast<std::int64_t>(is_there[i] ? at : tile.row) * args.z_columns;
       p[i] = !is_there[i] ? 0.0f : args.p == nullptr ? 1.0f : __ldg(args.p + at);
     }
   }
-  /// Of block `t` of 8 units.
-  __device__ Z load(int t) const {
-    Z loaded{};
-    const int at = unit + 8 * t;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (at >= units || !is_there[i]) continue;
-      if constexpr (kWidth == 2) {
-        const uint2 words = __ldcg(reinterpret_cast<const uint2*>(z[i] + 2 * at));
-        loaded.words[i][0] = words.x;
-        loaded.words[i][1] = words.y;
-      } else {
-        loaded.words[i][0] = __ldcg(reinterpret_cast<const std::uint32_t*>(z[i] + at));
-      }
-    }
-    return loaded;
-  }
-  /// Replaces z of two units and row i by dz, and gives p h of both.
-  __device__ std::uint32_t differentiate(Z& loaded, int i, float first, float second) {
-    std::uint32_t(&words)[kWidth] = loaded.words[i];
+  /// Replaces z of two units of row i by dz, and gives p h of both. first, second: their dh.
+  __device__ std::uint32_t differentiate(std::uint32_t (&z)[kZPerUnit<kKind>], int i, float first, float second) {
     float h[2];
-    if constexpr (kWidth == 2) {
+    if constexpr (kKind == Kind::down_gated) {
       const float dh[2] = {first, second};
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const float2 pair = unpacked_words<T>(words[j]);
+        const float2 pair = unpacked_words<T>(z[j]);
         const float gate = pair.x, up = pair.y, s = gate_sigmoid(gate), silu = gate * s, d = p[i] * dh[j];
         h[j] = silu * up;
-        words[j] = packed_words<T>(d * up * (s * (1.0f + gate * (1.0f - s))), d * silu);
+        z[j] = packed_words<T>(d * up * (s * (1.0f + gate * (1.0f - s))), d * silu);
       }
     } else {
-      const float2 pair = unpacked_words<T>(words[0]);
+      const float2 pair = unpacked_words<T>(z[0]);
       h[0] = pair.x * gelu_gate(pair.x);
       h[1] = pair.y * gelu_gate(pair.y);
-      words[0] = packed_words<T>(p[i] * first * gelu_slope(pair.x), p[i] * second * gelu_slope(pair.y));
+      z[0] = packed_words<T>(p[i] * first * gelu_slope(pair.x), p[i] * second * gelu_slope(pair.y));
     }
     dp[i] += first * h[0] + second * h[1];
     return packed_words<T>(p[i] * h[0], p[i] * h[1]);
   }
 
-  int units, unit;
   bool is_there[2];
-  const T* z[2];
   float p[2], dp[2] = {};
 };
 
-/// dz, p h and dp of a tile of dh.
-template <class T, Kind kKind>
-__device__ __forceinline__ void finish_down(const GroupedArgs& args, ChunkWriter& writer, const Sums& sums,
-                                            const Tile& tile, int row, int lane) {
-  using Rows = DownRows<T, kKind>;
-  constexpr int kAhead = 4, kAll = kTileColumns / 8;  // blocks of 8 units: how many loads precede their use
-  Rows rows(args, tile, row, lane);
-  typename Rows::Z z[kAhead];
-#pragma unroll
-  for (int t = 0; t < kAhead; ++t) z[t] = rows.load(t);
-#pragma unroll
-  for (int side = 0; side < kTileColumns / kSide; ++side) {
-    std::uint32_t ph_upper[kBlocks], ph_lower[kBlocks], dz_upper[kBlocks], dz_lower[kBlocks];
+/// Replaces a box's chunk of z by dz, and adds p h of its units to words[kFirst...] of upper and lower rows.
+template <class T, Kind kKind, int kFirst>
+__device__ __forceinline__ void differentiate_chunk(DownRows<T, kKind>& rows, std::byte* chunk, const float* sums,
+                                                    std::uint32_t (&ph_upper)[kBlocks],
+                                                    std::uint32_t (&ph_lower)[kBlocks], int lane) {
+  if constexpr (kKind == Kind::down_gated) {
     uint2 upper[4], lower[4];
+    read_by_eights(upper, lower, chunk, lane);
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      std::uint32_t above[2] = {upper[t].x, upper[t].y}, below[2] = {lower[t].x, lower[t].y};
+      ph_upper[kFirst + t] = rows.differentiate(above, 0, sums[4 * t], sums[4 * t + 1]);
+      ph_lower[kFirst + t] = rows.differentiate(below, 1, sums[4 * t + 2], sums[4 * t + 3]);
+      upper[t] = {above[0], above[1]};
+      lower[t] = {below[0], below[1]};
+    }
+    fill_by_eights(chunk, upper, lower, lane);
+  } else {
+    std::uint32_t upper[kBlocks][1], lower[kBlocks][1], dz_upper[kBlocks], dz_lower[kBlocks];
+    read_by_pairs(upper, lower, chunk, lane);
 #pragma unroll
     for (int t = 0; t < kBlocks; ++t) {
-      const int block = side * kBlocks + t;
-      const float* const at = sums + 4 * block;
-      typename Rows::Z now = z[block % kAhead];
-      if (block + kAhead < kAll) z[block % kAhead] = rows.load(block + kAhead);
-      ph_upper[t] = rows.differentiate(now, 0, at[0], at[1]);
-      ph_lower[t] = rows.differentiate(now, 1, at[2], at[3]);
-      if constexpr (Rows::kWidth == 2) {
-        upper[t % 4] = {now.words[0][0], now.words[0][1]};
-        lower[t % 4] = {now.words[1][0], now.words[1][1]};
-        if (t % 4 != 3) continue;
-        fill_by_eights(writer.next(), upper, lower, lane);
-        writer.send([&](const std::byte* chunk) {
-          hopper::store_box(args.out, chunk, 2 * tile.column + (2 * side + t / 4) * kSide, row, 0);
-        });
+      ph_upper[t] = rows.differentiate(upper[t], 0, sums[4 * t], sums[4 * t + 1]);
+      ph_lower[t] = rows.differentiate(lower[t], 1, sums[4 * t + 2], sums[4 * t + 3]);
+      dz_upper[t] = upper[t][0];
+      dz_lower[t] = lower[t][0];
+    }
+    fill_by_pairs(chunk, dz_upper, dz_lower, lane);
+  }
+}
+
+/// dz, p h and dp of a tile of dh. z comes in stages like the operands', where dz takes its place: take() gives the
+/// warp's rows of the next one, give_back() lets the oldest be copied into.
+template <class T, Kind kKind, class Take, class GiveBack>
+__device__ __forceinline__ void finish_down(const GroupedArgs& args, Chunks& chunks, const Sums& sums, const Tile& tile,
+                                            int row, int lane, const Take& take, const GiveBack& give_back) {
+  constexpr bool kIsGated = kKind == Kind::down_gated;
+  DownRows<T, kKind> rows(args, tile, row, lane);
+#pragma unroll
+  for (int part = 0; part < kZParts<kKind>; ++part) {
+    std::byte* const z = take();
+    std::uint32_t upper[kBlocks], lower[kBlocks];
+    const float* const at = sums + part * (kIsGated ? 32 : 64);
+    differentiate_chunk<T, kKind, 0>(rows, z, at, upper, lower, lane);
+    if (!kIsGated) fill_by_pairs(chunks.at[0], upper, lower, lane);
+    differentiate_chunk<T, kKind, kIsGated ? 4 : 0>(rows, z + kZBoxBytes, at + (kIsGated ? 16 : 32), upper, lower,
+                                                    lane);
+    fill_by_pairs(chunks.at[kIsGated ? part % 2 : 1], upper, lower, lane);
+    hopper::fence_writes();
+    __syncwarp();
+    if (lane == 0) {
+      const int column = kZPerUnit<kKind> * tile.column + part * 2 * kSide;
+      hopper::store_box(args.out, z, column, row, 0);
+      hopper::store_box(args.out, z + kZBoxBytes, column + kSide, row, 0);
+      if (args.has_more) {
+        const int unit = tile.column + part * (kIsGated ? kSide : 2 * kSide);
+        hopper::store_box(args.more, chunks.at[kIsGated ? part % 2 : 0], unit, row, 0);
+        if (!kIsGated) hopper::store_box(args.more, chunks.at[1], unit + kSide, row, 0);
+      }
+      hopper::commit_stores();
+      if (kIsGated && part + 1 < kZParts<kKind>) {
+        hopper::wait_for_reads_of_stores<1>();
       } else {
-        dz_upper[t] = now.words[0][0];
-        dz_lower[t] = now.words[1][0];
+        hopper::wait_for_reads_of_stores<0>();
       }
     }
-    const int column = tile.column + side * kSide;
-    if constexpr (Rows::kWidth == 1) {
-      fill_by_pairs(writer.next(), dz_upper, dz_lower, lane);
-      writer.send([&](const std::byte* chunk) { hopper::store_box(args.out, chunk, column, row, 0); });
-    }
-    if (!args.has_more) continue;
-    fill_by_pairs(writer.next(), ph_upper, ph_lower, lane);
-    writer.send([&](const std::byte* chunk) { hopper::store_box(args.more, chunk, column, row, 0); });
+    __syncwarp();
+    if (!kIsGated || part > 0) give_back();
+    if (kIsGated && part + 1 == kZParts<kKind>) give_back();
   }
   if (args.parts == nullptr) return;
   const int tile_columns = (args.columns + kTileColumns - 1) / kTileColumns;
@@ -337,8 +368,6 @@ __device__ __forceinline__ void finish(const GroupedArgs& args, Chunks& chunks, 
     finish_up_gated<T>(args, writer, sums, tile, row, lane);
   } else if constexpr (kKind == Kind::up_gelu) {
     finish_up_gelu<T>(args, writer, sums, tile, row, lane);
-  } else if constexpr (is_down(kKind)) {
-    finish_down<T, kKind>(args, writer, sums, tile, row, lane);
   } else {
     finish_plain<T, kKind>(args, writer, sums, tile, row, lane);
   }

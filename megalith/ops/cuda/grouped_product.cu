@@ -4,6 +4,7 @@
 #include "megalith/ops/cuda/grouped_tiles.cuh"
 #include "megalith/tensor/cuda/driver.h"
 #include "megalith/tensor/cuda/shared_limit.h"
+#include "megalith/tensor/memory.h"
 
 namespace megalith::ops::cuda {
 namespace {
@@ -22,18 +23,29 @@ void allow_shared_memory_of() {
 /// The facts about an Exec's GPU that the kernels need. They are queried once, because products may be captured into
 /// graphs.
 struct GroupedGpu {
+  /// Calls count their items in turns, because those of several streams may run at once.
+  static constexpr Index kCounters = 64, kCounterBytes = 128;
+
   explicit GroupedGpu(Exec&) {
     if constexpr (MEGALITH_HAS_SM90A == 0) return;
     multiprocessors = gpu_attribute(cudaDevAttrMultiProcessorCount);
     is_there =
         gpu_attribute(cudaDevAttrComputeCapabilityMajor) == 9 && MEGALITH_DRIVER(cuTensorMapEncodeTiled) != nullptr;
     if (!is_there) return;
+    counters = Buffer(kCounters * kCounterBytes, Device::cuda);
     allow_shared_memory_of<Kind::forward, Kind::up_gated, Kind::up_gelu, Kind::input_grad, Kind::down_gated,
                            Kind::down_gelu, Kind::weight_grad, Kind::weight_grad_f32>();
   }
 
+  std::uint32_t* next_counter() {
+    turn = (turn + 1) % kCounters;
+    return reinterpret_cast<std::uint32_t*>(counters.data() + turn * kCounterBytes);
+  }
+
   bool is_there = false;
   int multiprocessors = 0;
+  Buffer counters;
+  Index turn = 0;
 };
 
 constexpr Index kMaxOfInt = Index{1} << 30;
@@ -48,8 +60,7 @@ CUtensorMapDataType map_type(DType dtype) {
 /// index to the next, of all dimensions but the innermost.
 template <std::size_t kRank>
 CUtensorMap grouped_map(const Tensor& tensor, const std::array<Index, kRank>& sizes,
-                        const std::array<Index, kRank - 1>& steps, const std::array<int, kRank>& box,
-                        CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
+                        const std::array<Index, kRank - 1>& steps, const std::array<int, kRank>& box) {
   std::array<cuuint64_t, kRank> counts{};
   std::array<cuuint64_t, kRank - 1> strides{};
   std::array<cuuint32_t, kRank> boxes{}, ones{};
@@ -62,7 +73,8 @@ CUtensorMap grouped_map(const Tensor& tensor, const std::array<Index, kRank>& si
   CUtensorMap map{};
   megalith::cuda::check_driver(MEGALITH_DRIVER(cuTensorMapEncodeTiled)(
       &map, map_type(tensor.dtype()), kRank, tensor.raw(), counts.data(), strides.data(), boxes.data(), ones.data(),
-      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
   return map;
 }
 
@@ -108,26 +120,35 @@ GroupedArgs arguments(const GroupedOperands& operands, const TileGroups& groups)
   return args;
 }
 
+struct GroupedLaunch {
+  Stream stream;
+  DType dtype;
+  int multiprocessors;
+  std::uint32_t* items;
+};
+
 template <Kind kKind>
-void launch_grouped(Stream stream, DType dtype, const GroupedArgs& args, int multiprocessors) {
+void launch_grouped(const GroupedLaunch& how, GroupedArgs args) {
+  args.items = how.items;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kClusterBlocks, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::max(1, multiprocessors / kClusterBlocks) * kClusterBlocks));
+  config.gridDim = dim3(static_cast<unsigned>(std::max(1, how.multiprocessors / kClusterBlocks) * kClusterBlocks));
   config.blockDim = dim3(kBlockThreads);
   config.dynamicSmemBytes = sizeof(SharedMemory);
-  config.stream = megalith::cuda::native(stream);
+  config.stream = megalith::cuda::native(how.stream);
   config.attrs = &cluster;
   config.numAttrs = 1;
   const auto kernel =
-      dtype == DType::bf16 ? grouped_product_kernel<__nv_bfloat16, kKind> : grouped_product_kernel<__half, kKind>;
+      how.dtype == DType::bf16 ? grouped_product_kernel<__nv_bfloat16, kKind> : grouped_product_kernel<__half, kKind>;
   megalith::cuda::check(cudaLaunchKernelEx(&config, kernel, args));
 }
 
-/// Calls run(multiprocessors) where the kernels can run with such tensors. Rows of all are multiples of 16 bytes.
+/// Calls run(GroupedLaunch) where the kernels can run with such tensors. Rows of all are multiples of 16 bytes.
 template <class Run>
-bool run_grouped(Exec& ex, std::initializer_list<const Tensor*> tensors, DType dtype, int sm_margin, const Run& run) {
+bool run_grouped(Exec& ex, Stream stream, int sm_margin, std::initializer_list<const Tensor*> tensors, const Run& run) {
+  const DType dtype = (*tensors.begin())->dtype();
   Index rows = 0, columns = 0;
   for (const Tensor* tensor : tensors) {
     if (!*tensor) continue;
@@ -138,7 +159,8 @@ bool run_grouped(Exec& ex, std::initializer_list<const Tensor*> tensors, DType d
     if (tensor->numel() == 0) return false;
   }
   if (rows >= kMaxOfInt || !can_run_grouped_product(ex, dtype, 8, columns)) return false;
-  run(ex.backend<GroupedGpu>().multiprocessors - sm_margin);
+  auto& gpu = ex.backend<GroupedGpu>();
+  run(GroupedLaunch{stream, dtype, gpu.multiprocessors - sm_margin, gpu.next_counter()});
   return true;
 }
 
@@ -170,22 +192,22 @@ bool can_run_grouped_product(Exec& ex, DType dtype, Index rows_of_weight, Index 
 }
 
 bool grouped_product(Exec& ex, Stream stream, const TiledForward& args, const TileGroups& groups, int sm_margin) {
-  return run_grouped(ex, {&args.x, &args.w, &args.y}, args.x.dtype(), sm_margin, [&](int multiprocessors) {
+  return run_grouped(ex, stream, sm_margin, {&args.x, &args.w, &args.y}, [&](const GroupedLaunch& how) {
     const GroupedOperands operands{
         .a = &args.x, .b = &args.w, .out = &args.y, .columns = args.w.dim(1), .depth = args.w.dim(2)};
-    launch_grouped<Kind::forward>(stream, args.x.dtype(), arguments<Kind::forward>(operands, groups), multiprocessors);
+    launch_grouped<Kind::forward>(how, arguments<Kind::forward>(operands, groups));
   });
 }
 
 bool grouped_product(Exec& ex, Stream stream, const TiledUp& args, const TileGroups& groups, int sm_margin) {
-  return run_grouped(ex, {&args.x, &args.w, &args.z, &args.h}, args.x.dtype(), sm_margin, [&](int multiprocessors) {
+  return run_grouped(ex, stream, sm_margin, {&args.x, &args.w, &args.z, &args.h}, [&](const GroupedLaunch& how) {
     const GroupedOperands operands{
         .a = &args.x, .b = &args.w, .out = &args.h, .columns = args.w.dim(1), .depth = args.w.dim(2)};
     const auto run = [&]<Kind kKind>() {
       GroupedArgs kernel_args = arguments<kKind>(operands, groups);
       kernel_args.has_more = static_cast<bool>(args.z);
       if (args.z) kernel_args.more = map_by_rows(args.z, kChunkRows);
-      launch_grouped<kKind>(stream, args.x.dtype(), kernel_args, multiprocessors);
+      launch_grouped<kKind>(how, kernel_args);
     };
     if (args.activation == TiledActivation::gated) return run.template operator()<Kind::up_gated>();
     run.template operator()<Kind::up_gelu>();
@@ -193,46 +215,42 @@ bool grouped_product(Exec& ex, Stream stream, const TiledUp& args, const TileGro
 }
 
 bool grouped_product(Exec& ex, Stream stream, const TiledInputGrad& args, const TileGroups& groups, int sm_margin) {
-  return run_grouped(ex, {&args.dy, &args.w, &args.dx}, args.dy.dtype(), sm_margin, [&](int multiprocessors) {
+  return run_grouped(ex, stream, sm_margin, {&args.dy, &args.w, &args.dx}, [&](const GroupedLaunch& how) {
     const GroupedOperands operands{
         .a = &args.dy, .b = &args.w, .out = &args.dx, .columns = args.w.dim(2), .depth = args.w.dim(1)};
-    launch_grouped<Kind::input_grad>(stream, args.dy.dtype(), arguments<Kind::input_grad>(operands, groups),
-                                     multiprocessors);
+    launch_grouped<Kind::input_grad>(how, arguments<Kind::input_grad>(operands, groups));
   });
 }
 
 bool grouped_product(Exec& ex, Stream stream, const TiledDownInputGrad& args, const TileGroups& groups, int sm_margin) {
-  return run_grouped(
-      ex, {&args.dy, &args.w, &args.z, &args.dz, &args.ph}, args.dy.dtype(), sm_margin, [&](int multiprocessors) {
-        const Index units = args.w.dim(2), all_rows = args.z.dim(0);
-        const GroupedOperands operands{
-            .a = &args.dy, .b = &args.w, .out = &args.dz, .columns = units, .depth = args.w.dim(1)};
-        const auto run = [&]<Kind kKind>() {
-          GroupedArgs kernel_args = arguments<kKind>(operands, groups);
-          kernel_args.has_more = static_cast<bool>(args.ph);
-          if (args.ph) kernel_args.more = map_by_rows(args.ph, kChunkRows);
-          const Index z_columns = args.z.dim(1);
-          kernel_args.z_tile = grouped_map<3>(args.z, {z_columns, all_rows, 1}, {z_columns, all_rows * z_columns},
-                                              {kTileColumns, kTileRows, 1}, CU_TENSOR_MAP_SWIZZLE_NONE);
-          kernel_args.z = args.z.raw();
-          kernel_args.z_columns = static_cast<int>(z_columns);
-          kernel_args.p = args.p ? pointer<const float>(args.p) : nullptr;
-          kernel_args.parts = args.dp ? pointer<float>(args.parts) : nullptr;
-          launch_grouped<kKind>(stream, args.dy.dtype(), kernel_args, multiprocessors);
-          if (!args.dp) return;
-          launch({stream, ceil_div(all_rows, kTileRows), kTileRows}, add_dp_kernel, pointer<const float>(args.parts),
-                 static_cast<int>(tiled_dp_parts(units)), kernel_args.begin, kernel_args.rows, kernel_args.groups,
-                 pointer<float>(args.dp));
-        };
-        if (args.activation == TiledActivation::gated) return run.template operator()<Kind::down_gated>();
-        run.template operator()<Kind::down_gelu>();
-      });
+  return run_grouped(ex, stream, sm_margin, {&args.dy, &args.w, &args.z, &args.dz, &args.ph},
+                     [&](const GroupedLaunch& how) {
+                       const Index units = args.w.dim(2), all_rows = args.z.dim(0);
+                       const GroupedOperands operands{
+                           .a = &args.dy, .b = &args.w, .out = &args.dz, .columns = units, .depth = args.w.dim(1)};
+                       const auto run = [&]<Kind kKind>() {
+                         GroupedArgs kernel_args = arguments<kKind>(operands, groups);
+                         kernel_args.has_more = static_cast<bool>(args.ph);
+                         if (args.ph) kernel_args.more = map_by_rows(args.ph, kChunkRows);
+                         kernel_args.z = map_by_rows(args.z, kTileRows);
+                         kernel_args.p = args.p ? pointer<const float>(args.p) : nullptr;
+                         kernel_args.parts = args.dp ? pointer<float>(args.parts) : nullptr;
+                         launch_grouped<kKind>(how, kernel_args);
+                         if (!args.dp) return;
+                         launch({stream, ceil_div(all_rows, kTileRows), kTileRows}, add_dp_kernel,
+                                pointer<const float>(args.parts), static_cast<int>(tiled_dp_parts(units)),
+                                kernel_args.begin, kernel_args.rows, kernel_args.groups, pointer<float>(args.dp));
+                       };
+                       if (args.activation == TiledActivation::gated)
+                         return run.template operator()<Kind::down_gated>();
+                       run.template operator()<Kind::down_gelu>();
+                     });
 }
 
 bool grouped_product(Exec& ex, Stream stream, const TiledWeightGrad& args, const TileGroups& groups, int sm_margin) {
   const bool is_wide = args.dw.dtype() == DType::f32, adds = args.write == Write::accumulate;
   if (adds && !is_wide) return false;
-  return run_grouped(ex, {&args.dy, &args.x, &args.dw}, args.dy.dtype(), sm_margin, [&](int multiprocessors) {
+  return run_grouped(ex, stream, sm_margin, {&args.dy, &args.x, &args.dw}, [&](const GroupedLaunch& how) {
     const GroupedOperands operands{.a = &args.dy,
                                    .b = &args.x,
                                    .out = &args.dw,
@@ -242,7 +260,7 @@ bool grouped_product(Exec& ex, Stream stream, const TiledWeightGrad& args, const
     const auto run = [&]<Kind kKind>() {
       GroupedArgs kernel_args = arguments<kKind>(operands, groups);
       kernel_args.adds = adds;
-      launch_grouped<kKind>(stream, args.dy.dtype(), kernel_args, multiprocessors);
+      launch_grouped<kKind>(how, kernel_args);
     };
     if (is_wide) return run.template operator()<Kind::weight_grad_f32>();
     run.template operator()<Kind::weight_grad>();

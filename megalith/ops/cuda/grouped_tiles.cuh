@@ -5,9 +5,10 @@
 #include "megalith/ops/cuda/grouped_walk.cuh"
 #include "megalith/ops/cuda/hopper.cuh"
 
-// A thread block stays on its SM and computes tiles of kTileRows x kTileColumns. One warp finds tiles and copies
-// operands. Two warp groups ("consumers") share a tile: each has 64 of its rows. One is some stages ahead of the other.
-// So one has the tensor cores while the other rounds and stores.
+// A thread block stays on its SM and computes tiles of kTileRows x kTileColumns. A cluster takes the next two tiles
+// when it has none left, so all clusters end at about the same time. One warp finds tiles and copies operands. Two warp
+// groups ("consumers") share a tile: each has 64 of its rows. One is some stages ahead of the other. So one has the
+// tensor cores while the other rounds and stores.
 
 namespace megalith::ops::cuda::grouped_tiles {
 
@@ -40,11 +41,16 @@ struct Stage {
 /// A KiB of a block's maximum stays free, as in gelu_tiles.cuh.
 struct alignas(1024) SharedMemory {
   static constexpr int kTileSlots = 2;
+  /// The block that asks for items is ahead of the other by the tiles of a ring of stages, one, and the next.
+  static constexpr int kItemSlots = 8;
+  static_assert(kItemSlots >= kStages + 2);
   Stage stages[kStages];
   Chunks chunks[kConsumers * kGroupWarps];
   Tile tiles[kTileSlots];
   Barrier full[kStages], empty[kStages];
   Barrier tile_full[kTileSlots], tile_empty[kTileSlots];
+  std::uint32_t items[kItemSlots];
+  Barrier item_full[kItemSlots];
 };
 static_assert(sizeof(SharedMemory) <= 226 * 1024);
 
@@ -98,33 +104,90 @@ __device__ void copy_stage(const GroupedArgs& args, Stage& stage, Barrier& full,
   }
 }
 
+/// Items of the cluster. Its first block asks for the next one and sends it to both.
+class Items {
+ public:
+  __device__ Items(const GroupedArgs& args, SharedMemory& shared, int count)
+      : args_(args),
+        shared_(shared),
+        count_(count),
+        clusters_(static_cast<int>(gridDim.x) / kClusterBlocks),
+        next_(static_cast<int>(blockIdx.x) / kClusterBlocks) {}
+
+  /// Every item that is below the count must be followed by ask(), answer() and receive().
+  __device__ int next() const { return next_; }
+  /// One thread.
+  __device__ void ask() {
+    if (blockIdx.x % kClusterBlocks == 0) given_ = atomicAdd(args_.items, 1u);
+  }
+  /// The same thread, later: the first item was not asked for, so as many are asked for as there are.
+  __device__ void answer() {
+    if (blockIdx.x % kClusterBlocks != 0) return;
+    if (static_cast<int>(given_) == count_ - 1) *args_.items = 0;
+    for (unsigned rank = 0; rank < kClusterBlocks; ++rank)
+      hopper::send_word(rank, shared_.items[slot_.place], given_ + static_cast<unsigned>(clusters_),
+                        shared_.item_full[slot_.place]);
+  }
+  /// All lanes of the warp.
+  __device__ void receive(int lane) {
+    Barrier& full = shared_.item_full[slot_.place];
+    if (lane == 0) hopper::arrive_and_expect(full, sizeof(std::uint32_t));
+    hopper::wait(full, slot_.parity);
+    next_ = static_cast<int>(shared_.items[slot_.place]);
+    slot_.next();
+  }
+
+ private:
+  const GroupedArgs& args_;
+  SharedMemory& shared_;
+  int count_, clusters_, next_;
+  std::uint32_t given_ = 0;
+  RingPlace<SharedMemory::kItemSlots> slot_;
+};
+
+/// Copies a part of z as a stage: 128 columns of the tile's rows, in two boxes.
+template <Kind kKind>
+__device__ void copy_z(const GroupedArgs& args, Stage& stage, Barrier& full, const Tile& tile, int part) {
+  hopper::arrive_and_expect(full, 2 * kZBoxBytes);
+  const int column = tile.column * kZPerUnit<kKind> + part * 2 * kSide;
+  for (int side = 0; side < 2; ++side)
+    hopper::load_box(0, reinterpret_cast<std::byte*>(&stage) + side * kZBoxBytes, args.z, full, column + side * kSide,
+                     tile.row, 0);
+}
+
 /// Run by one warp. It finds the block's tiles, hands them to the consumers, and copies their operands stage by stage,
 /// as the consumers free them.
 template <Kind kKind>
 __device__ void copy_operands(const GroupedArgs& args, SharedMemory& shared, int lane) {
   const int rank = static_cast<int>(blockIdx.x) % kClusterBlocks;
   Walk<kKind> walk(args, rank, lane);
+  Items items(args, shared, walk.count());
   RingPlace<kStages> at;
   RingPlace<SharedMemory::kTileSlots> slot;
-  int item = static_cast<int>(blockIdx.x) / kClusterBlocks;
-  const int clusters = static_cast<int>(gridDim.x) / kClusterBlocks;
-  for (bool is_last = false; !is_last; item += clusters, slot.next()) {
-    Tile tile;
-    is_last = !walk.find(item, tile);
+  for (;; slot.next()) {
+    const bool is_last = items.next() >= walk.count();
+    const Tile tile = is_last ? Tile{} : walk.find(items.next());
     hopper::wait(shared.tile_empty[slot.place], slot.parity ^ 1u);
     if (lane == 0) {
       shared.tiles[slot.place] = tile;
       hopper::arrive(shared.tile_full[slot.place]);
-      if constexpr (is_down(kKind)) {
-        if (!is_last) prefetch_z<kKind>(args, tile);
-      }
+    }
+    if (is_last) break;
+    if (lane == 0) {
+      items.ask();
       for (int i = 0; i < tile.steps; ++i, at.next()) {
         hopper::wait(shared.empty[at.place], at.parity ^ 1u);
         hopper::arrive_and_expect(shared.full[at.place], sizeof(Stage));
         copy_stage<kKind>(args, shared.stages[at.place], shared.full[at.place], tile, i * kDepth, rank);
+        if (i == 0) items.answer();
+      }
+      for (int i = 0; is_down(kKind) && i < kZParts<kKind>; ++i, at.next()) {
+        hopper::wait(shared.empty[at.place], at.parity ^ 1u);
+        copy_z<kKind>(args, shared.stages[at.place], shared.full[at.place], tile, i);
       }
     }
     __syncwarp();
+    items.receive(lane);
   }
 }
 
@@ -181,7 +244,23 @@ __device__ __forceinline__ void consume(const GroupedArgs& args, SharedMemory& s
     multiply_tile<T, kKind>(sums, shared, at, tile.steps, consumer, lane, [&](int step) {
       if (step + 1 == lead) hopper::arrive_named(kLeadBarrier, kConsumers * kGroupThreads);
     });
-    finish<T, kKind>(args, chunks, sums, tile, tile.row + consumer * 64 + warp * kChunkRows, lane);
+    const int row = consumer * 64 + warp * kChunkRows;
+    if constexpr (is_down(kKind)) {
+      RingPlace<kStages> read = at;
+      const auto take = [&] {
+        hopper::wait(shared.full[at.place], at.parity);
+        std::byte* const stage = reinterpret_cast<std::byte*>(&shared.stages[at.place]);
+        at.next();
+        return stage + row * kChunkRowBytes;
+      };
+      const auto give_back = [&] {
+        release(shared.empty[read.place], lane);
+        read.next();
+      };
+      finish_down<T, kKind>(args, chunks, sums, tile, tile.row + row, lane, take, give_back);
+    } else {
+      finish<T, kKind>(args, chunks, sums, tile, tile.row + row, lane);
+    }
   }
   if (lane == 0) hopper::wait_for_reads_of_stores<0>();  // shared memory is released with the block
 }
@@ -197,6 +276,7 @@ __device__ __forceinline__ void run_block(const GroupedArgs& args, SharedMemory&
       hopper::init(shared.tile_full[slot], 1);
       hopper::init(shared.tile_empty[slot], kConsumers * kGroupWarps);
     }
+    for (Barrier& full : shared.item_full) hopper::init(full, 1);
     hopper::fence_init();
   }
   hopper::sync_cluster();

@@ -32,18 +32,17 @@ inline constexpr int kDepth = 64;  // indices of the sum per stage: 128 bytes, a
 struct GroupedArgs {
   CUtensorMap a, b, out;             // out: y, h, dx, dz or dw
   CUtensorMap more;                  // up: z. down: ph
-  CUtensorMap z_tile;                // down: z in boxes for the L2
+  CUtensorMap z;                     // down: read
   const std::int32_t *begin, *rows;  // [groups]
+  std::uint32_t* items;              // how many items were given out; 0 before and after
   int first_group, groups;
   int result_rows;  // weight_grad: of each group
   int columns;      // of the result
   int depth;        // but weight_grad
   bool adds;        // weight_grad_f32
   bool has_more;    // whether `more` is written
-  const void* z;    // down: [all_rows, z_columns]
-  const float* p;   // down: [all_rows], or null
-  float* parts;     // down: [all_rows, tiles' columns], or null
-  int z_columns;
+  const float* p;   // down: of all rows, or null
+  float* parts;     // down: [all rows, tiles' columns], or null
 };
 
 /// A tile. What is not said of weight_grad is said of the others.
@@ -56,25 +55,41 @@ struct Tile {
   bool lies_beside;  // whether the cluster's tiles have the same rows, and not the same columns
 };
 
-/// The work of a cluster in items, which are two tiles each. The items of a group follow those of the group before.
-/// Tiles lie below each other, in bands, whose operands stay in the L2. The tiles of a last odd row of tiles lie side
-/// by side. All lanes of a warp call it together.
+/// The work of a cluster in items, which are two tiles each. Tiles lie below each other, in bands, whose operands stay
+/// in the L2. The tiles of a last odd row of tiles lie side by side. The items of a group follow each other. For
+/// weight_grad, whose items are as large as their group, larger groups come first, by powers of two: the last items are
+/// then small, so all SMs end together. All lanes of a warp call it together.
 template <Kind kKind>
 class Walk {
  public:
-  __device__ Walk(const GroupedArgs& args, int rank, int lane) : args_(args), rank_(rank), lane_(lane) { load(); }
+  __device__ Walk(const GroupedArgs& args, int rank, int lane) : args_(args), rank_(rank), lane_(lane) {
+    int items = 0, largest = 0;
+    for (int group = lane; group < args.groups; group += kWarp) {
+      const int rows = __ldg(args.rows + group);
+      items += items_of(rows);
+      largest = max(largest, size_class(rows));
+    }
+    count_ = __reduce_add_sync(0xffffffffu, items);
+    class_ = __reduce_max_sync(0xffffffffu, largest);
+    load();
+  }
+  __device__ int count() const { return count_; }
 
-  /// Items must be asked for in ascending order. False: there are no more.
-  __device__ bool find(int item, Tile& tile) {
+  /// Of item `item` < count(). Items must be asked for in ascending order.
+  __device__ Tile find(int item) {
     while (item >= window_end_) {
-      if (window_ + kWarp >= args_.groups) return false;
       window_ += kWarp;
+      if (window_ >= args_.groups) {
+        window_ = 0;
+        --class_;
+      }
       base_ = window_end_;
       load();
     }
     const int source = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, item < end_))) - 1;
     const int before = __shfl_sync(0xffffffffu, end_, max(source - 1, 0));
     const int begin = __shfl_sync(0xffffffffu, begin_, source), rows = __shfl_sync(0xffffffffu, rows_, source);
+    Tile tile;
     tile.group = args_.first_group + window_ + source;
     tile.first = begin;
     tile.end = begin + rows;
@@ -85,26 +100,33 @@ class Walk {
     }
     place(item - (source > 0 ? before : base_), rows, tile);
     if (!is_weight_grad(kKind)) tile.row += begin;
-    return true;
+    return tile;
   }
 
  private:
   static constexpr int kNowhere = 1 << 30;
   static constexpr int kBand = 8;  // in pairs of tiles
 
+  /// Of a group: the larger, the more.
+  static __device__ int size_class(int rows) { return is_weight_grad(kKind) ? kWarp - __clz(rows) : 0; }
   __device__ int tile_rows(int rows) const {
     return ((is_weight_grad(kKind) ? args_.result_rows : rows) + kTileRows - 1) / kTileRows;
   }
   __device__ int tile_columns() const { return (args_.columns + kTileColumns - 1) / kTileColumns; }
 
-  /// Reads the groups from window_ on, one per lane.
+  __device__ int items_of(int rows) const {
+    if (rows == 0 && (!is_weight_grad(kKind) || args_.adds)) return 0;
+    const int height = tile_rows(rows), width = tile_columns();
+    return height / 2 * width + height % 2 * ((width + 1) / 2);
+  }
+
+  /// Reads the groups from window_ on, one per lane. Those of another class have no items.
   __device__ void load() {
     const int group = window_ + lane_;
-    rows_ = group < args_.groups ? __ldg(args_.rows + group) : 0;
-    begin_ = group < args_.groups ? __ldg(args_.begin + group) : 0;
-    const bool has_work = group < args_.groups && (rows_ > 0 || (is_weight_grad(kKind) && !args_.adds));
-    const int height = tile_rows(rows_), width = tile_columns();
-    end_ = has_work ? height / 2 * width + height % 2 * ((width + 1) / 2) : 0;
+    const bool is_there = group < args_.groups;
+    rows_ = is_there ? __ldg(args_.rows + group) : 0;
+    begin_ = is_there ? __ldg(args_.begin + group) : 0;
+    end_ = is_there && size_class(rows_) == class_ ? items_of(rows_) : 0;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const int before = __shfl_up_sync(0xffffffffu, end_, distance);
@@ -130,6 +152,7 @@ class Walk {
 
   const GroupedArgs& args_;
   int rank_, lane_;
+  int count_, class_;                           // of all items; the class whose turn it is
   int window_ = 0, base_ = 0, window_end_ = 0;  // the first group of the lanes', the items before it and up to its end
   int begin_ = 0, rows_ = 0, end_ = 0;          // of the lane's group; the items up to its end
 };

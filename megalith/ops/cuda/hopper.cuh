@@ -48,6 +48,18 @@ __device__ inline void arrive_at(Barrier& barrier, unsigned rank) {
       "r"(rank)
       : "memory");
 }
+/// Writes a word to the same place in the cluster's block `rank`, and counts its 4 bytes at the same barrier there.
+__device__ inline void send_word(unsigned rank, std::uint32_t& to, std::uint32_t word, Barrier& barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 place, arrival;\n"
+      "mapa.shared::cluster.u32 place, %0, %3;\n"
+      "mapa.shared::cluster.u32 arrival, %2, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [place], %1, [arrival];\n"
+      "}" ::"r"(shared_address(&to)),
+      "r"(word), "r"(shared_address(&barrier)), "r"(rank)
+      : "memory");
+}
 __device__ inline void wait(Barrier& barrier, unsigned parity) {
   unsigned is_over = 0;
   while (is_over == 0) {
@@ -145,13 +157,6 @@ __device__ inline void load_box_of_five(std::uint16_t ranks, void* to, const CUt
         "r"(0)
         : "memory");
   }
-}
-/// Fetches a box into the L2.
-__device__ inline void prefetch_box(const CUtensorMap& map, int x, int y, int z) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(
-                   reinterpret_cast<std::uint64_t>(&map)),
-               "r"(x), "r"(y), "r"(z)
-               : "memory");
 }
 /// Copies `bytes`, a multiple of 16, between addresses that are multiples of 16. Counts them at the barrier.
 __device__ inline void load_bytes(void* to, const void* from, unsigned bytes, Barrier& barrier) {
