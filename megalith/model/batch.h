@@ -26,11 +26,11 @@ struct BatchTensors {
   Tensor tokens, targets, lengths = {};
 };
 
-/// The shape of an input of B samples of S tokens, P of which are places (those that a head reads).
+/// The shape of an input of B samples of S tokens. A head may read only some of the tokens of a sample, its places.
 enum class InputShape : std::uint8_t {
   per_sample,  ///< [B]
   per_token,   ///< [B S]
-  per_place    ///< [B P]
+  per_place    ///< [B places]
 };
 
 /// The chunks that read an input: the one with the embedding, those between, the one with the head.

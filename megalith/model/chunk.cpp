@@ -98,7 +98,7 @@ std::vector<ParamSpec> declare_whole_model(ModelConfig model) {
 Chunk::Chunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGroups& groups, ParamSet& params,
              const ChunkConfig& config)
     : range_(range),
-      edges_(config.capture.edges),
+      boundaries_(config.capture.boundaries),
       tp_(groups.tp),
       hidden_size_(model.stream.hidden_size),
       dtype_(params.policy().compute),
@@ -137,15 +137,15 @@ Tensor Chunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Te
     x = output;
   }
   if (!has_layers) return x;
-  const Tensor y = layers_.forward(ex, inputs.microbatch, embedding_ ? x : own_edge(ex, inputs, x),
-                                   has_own_edges() ? Tensor() : output, saved.layers, &traffic, inputs.graphs);
-  if (!output || !has_own_edges()) return y;
+  const Tensor y = layers_.forward(ex, inputs.microbatch, embedding_ ? x : in_fixed_buffer(ex, inputs, x),
+                                   has_fixed_buffers() ? Tensor() : output, saved.layers, &traffic, inputs.graphs);
+  if (!output || !has_fixed_buffers()) return y;
   ops::copy(ex, y, output);
   return output;
 }
 
-Tensor Chunk::own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const {
-  if (!has_own_edges() || !message) return message;
+Tensor Chunk::in_fixed_buffer(Exec& ex, const Inputs& inputs, const Tensor& message) const {
+  if (!has_fixed_buffers() || !message) return message;
   const Tensor own = boundary(ex, inputs);
   ops::copy(ex, message, own);
   return own;
@@ -160,8 +160,8 @@ void Chunk::forward(Exec& ex, const Inputs& inputs, const Tensor& input, const T
   head_->forward(ex, inputs.microbatch, x, head_inputs(inputs), *saved.head);
 }
 
-Tensor Chunk::logits(Exec& ex, const Inputs& inputs, const Edges& edges, Rows rows, Saved& saved) const {
-  const Tensor x = body(ex, inputs, edges.input, edges.output, saved, nullptr);
+Tensor Chunk::logits(Exec& ex, const Inputs& inputs, const StreamEnds& ends, Rows rows, Saved& saved) const {
+  const Tensor x = body(ex, inputs, ends.input, ends.output, saved, nullptr);
   return head_ ? head_->outputs(ex, x.rows(rows.first, rows.count), *saved.head) : Tensor();
 }
 
@@ -188,7 +188,7 @@ void Chunk::score(Exec& ex, const Inputs& inputs, const Tensor& input, const Row
 void Chunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, Saved& saved,
                      optim::ParamExchange* gradients) const {
   const bool has_layers = !layers_.empty();
-  nn::GradWithBias dy{has_layers ? own_edge(ex, inputs, output_grad) : output_grad};
+  nn::GradWithBias dy{has_layers ? in_fixed_buffer(ex, inputs, output_grad) : output_grad};
   if (head_) {
     dy.grad = !has_layers && input_grad ? input_grad : boundary(ex, inputs);
     if (has_layers) dy.bias_grad = layers_.output_bias_grad();
@@ -197,15 +197,15 @@ void Chunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, 
   Tensor dx = dy.grad;
   if (has_layers) {
     LayerTraffic traffic(nullptr, gradients);
-    dx = layers_.backward(ex, inputs.microbatch, dy, has_own_edges() ? Tensor() : input_grad, saved.layers, &traffic,
-                          inputs.graphs);
+    dx = layers_.backward(ex, inputs.microbatch, dy, has_fixed_buffers() ? Tensor() : input_grad, saved.layers,
+                          &traffic, inputs.graphs);
   }
   ex.set_layer(kOutsideLayers);
   if (embedding_) {
     embedding_->backward_weight(ex, inputs.microbatch, inputs.batch.tokens, dx);
   } else if (!has_layers && !head_) {
     ops::copy(ex, output_grad, input_grad);
-  } else if (has_layers && has_own_edges()) {
+  } else if (has_layers && has_fixed_buffers()) {
     ops::copy(ex, dx, input_grad);
   }
 }

@@ -20,12 +20,12 @@ struct ChunkRange {
 };
 
 /// Where a chunk's first layer reads its input, and its last layer writes its output: in the caller's message buffers,
-/// or in static buffers of the chunk, with a copy to or from the message. Then addresses depend only on the slot.
-enum class EdgeBuffers : std::uint8_t { messages, own };
+/// or at fixed addresses of the chunk's slot, with a copy from or to the message. Graphs per slot need the latter.
+enum class BoundaryBuffers : std::uint8_t { messages, fixed };
 
 struct CaptureConfig {
   nn::CaptureEdges layers = {};
-  EdgeBuffers edges = EdgeBuffers::messages;
+  BoundaryBuffers boundaries = BoundaryBuffers::messages;
 };
 
 /// How a chunk runs, for any model.
@@ -47,7 +47,7 @@ class Chunk {
     nn::SegmentGraphs graphs = {};
   };
   /// Where a forward pass reads and writes the stream, as in forward().
-  struct Edges {
+  struct StreamEnds {
     Tensor input = {}, output = {};
   };
   struct Saved {
@@ -91,7 +91,7 @@ class Chunk {
   struct Rows {
     Index first = 0, count = 0;
   };
-  Tensor logits(Exec& ex, const Inputs& inputs, const Edges& edges, Rows rows, Saved& saved) const;
+  Tensor logits(Exec& ex, const Inputs& inputs, const StreamEnds& ends, Rows rows, Saved& saved) const;
 
   /// Evaluation of a whole model in one chunk: loss [T] of every token, 0 where its target is -1.
   Tensor token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const;
@@ -103,12 +103,12 @@ class Chunk {
   /// Embedding and layers. The result goes to `output` if that is defined. Returns it.
   Tensor body(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
               optim::ParamExchange* values) const;
-  /// A copy of a message in a static buffer of the chunk, if it has those; else the message itself.
-  Tensor own_edge(Exec& ex, const Inputs& inputs, const Tensor& message) const;
-  bool has_own_edges() const { return edges_ == EdgeBuffers::own; }
+  /// A copy of a message at a fixed address, if the chunk has those; else the message itself.
+  Tensor in_fixed_buffer(Exec& ex, const Inputs& inputs, const Tensor& message) const;
+  bool has_fixed_buffers() const { return boundaries_ == BoundaryBuffers::fixed; }
 
   ChunkRange range_;
-  EdgeBuffers edges_;
+  BoundaryBuffers boundaries_;
   nn::TensorParallel tp_;
   Index hidden_size_;
   DType dtype_;

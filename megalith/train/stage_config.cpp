@@ -13,7 +13,7 @@ model::CaptureConfig capture_config(const config::RunPlan& plan) {
   if (config::has_moe(graphs.scopes) || (graphs.scopes.empty() && plan.model.moe.has_experts()))
     throw ConfigError(str("graphs.scopes = ", text(graphs.scopes), ": ", config::kExpertsInGraphs));
   return {{.dense = edges_of(graphs.scopes, {}), .moe = edges_of(graphs.scopes, {.moe = true})},
-          graphs.per == capture::GraphsPer::slot ? model::EdgeBuffers::own : model::EdgeBuffers::messages};
+          graphs.per == capture::GraphsPer::slot ? model::BoundaryBuffers::fixed : model::BoundaryBuffers::messages};
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ TEST_F(CorpusBuilder, SeparatorLinesDivideText) {
   }
 }
 
-// Larger than what is in sight at once, and compressed, so that nothing behind it is known.
+// Larger than what is in sight at once, and compressed, so that nothing after it is known.
 TEST_F(CorpusBuilder, SeparatorsAreFoundAcrossWindows) {
   options_.reading.split_on = "<|end|>";
   std::string text;
@@ -292,8 +292,8 @@ TEST_F(CorpusBuilder, ALineOfTextIsAsLongAsAllowed) {
     for (const std::size_t before : {std::size_t{0}, (std::size_t{1} << 20) - 600, std::size_t{1} << 20}) {
       options_.reading.block_bytes = block;
       const std::string front = before == 0 ? "" : std::string(before - 1, '\n') + "\n";
-      for (const std::string& behind : {std::string(), std::string("\n"), "\nb\n" + std::string(2 << 20, '\n')}) {
-        const auto a = file("a.txt", front + line + behind);
+      for (const std::string& rest : {std::string(), std::string("\n"), "\nb\n" + std::string(2 << 20, '\n')}) {
+        const auto a = file("a.txt", front + line + rest);
         options_.reading.max_line_bytes = 1000;
         EXPECT_EQ(error({a}, *tokenizer::bytes()), "") << block << " " << before;
         options_.reading.max_line_bytes = 999;

@@ -53,7 +53,7 @@ struct Index1 {
   std::vector<std::int64_t> pointers = {0, 6};
   std::vector<std::int64_t> documents = {0, 1, 2};
   std::uint64_t more_sequences = 0, more_documents = 0;  ///< claimed, but not there
-  std::string behind{};
+  std::string rest{};
 
   std::string bytes() const {
     std::string out = magic + le(version) + static_cast<char>(dtype) + le(lengths.size() + more_sequences) +
@@ -61,7 +61,7 @@ struct Index1 {
     for (const auto length : lengths) out += le(length);
     for (const auto pointer : pointers) out += le(pointer);
     for (const auto document : documents) out += le(document);
-    return out + behind;
+    return out + rest;
   }
 };
 
@@ -180,7 +180,7 @@ TEST(IndexedDataset, RefusesWhatDoesNotFit) {
   // Sizes that would need terabytes are refused before anything is allocated.
   EXPECT_NE(error({.more_sequences = std::uint64_t{1} << 60}, bin).find("sequence count"), std::string::npos);
   EXPECT_NE(error({.more_documents = ~std::uint64_t{0} / 8}, bin).find("document count"), std::string::npos);
-  EXPECT_NE(error({.behind = "x"}, bin).find("[x.idx]"), std::string::npos);
+  EXPECT_NE(error({.rest = "x"}, bin).find("[x.idx]"), std::string::npos);
 }
 
 TEST(IndexedDataset, RefusesEveryTruncatedIndex) {

@@ -50,7 +50,7 @@ StageConfig stage_config(const Case& c, Sharding sharding) {
           .chunks = c.chunks,
           .global_batch = 8,
           .policy = {DType::f64, DType::f64},
-          .capture = {{.dense = c.captured}, EdgeBuffers::messages},
+          .capture = {{.dense = c.captured}, BoundaryBuffers::messages},
           .sharding = sharding,
           .grad_bucket_bytes = c.bucket_layers * kLayerElements * size_of(DType::f64)};
 }

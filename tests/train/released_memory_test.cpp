@@ -91,9 +91,9 @@ model::StageConfig stage_config(const config::RunPlan& plan, Way way) {
       .policy = plan.train.policy()};
   if (way == Way::iteration) config.input_uploads = model::InputUploads::whole_step;
   // Pieces also where nothing captures them: they add first gradients to zeros, whose bits are other than a product's.
-  if (way == Way::per_microbatch) config.capture = {{.dense = {{0}, {2}}}, model::EdgeBuffers::messages};
+  if (way == Way::per_microbatch) config.capture = {{.dense = {{0}, {2}}}, model::BoundaryBuffers::messages};
   if (way == Way::per_slot) {
-    config.capture = {{.dense = {{0}, {2}}}, model::EdgeBuffers::own};
+    config.capture = {{.dense = {{0}, {2}}}, model::BoundaryBuffers::fixed};
     config.instances = model::CaptureInstance::slot;
   }
   return config;
