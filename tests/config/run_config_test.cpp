@@ -143,7 +143,7 @@ TEST(Recipe, AWaitForOtherRanksTakesTimeButNotForever) {
   }
 }
 
-TEST(Recipe, HalvesAreTakenInTurnWhereThereAreTwo) {
+TEST(Recipe, ThereAreTwoSubMicrobatchesWhereTheyFit) {
   const auto parts = [](const std::vector<std::string>& settings) {
     return resolve(parse_recipe(kSmall, "r.toml", settings)).sub_batches();
   };
@@ -160,7 +160,7 @@ TEST(Recipe, HalvesAreTakenInTurnWhereThereAreTwo) {
   EXPECT_NE(problem_of(kSmall, {"parallel.tp_overlap=thirds"}).find("must be auto, halves or none"), std::string::npos);
 }
 
-TEST(Recipe, SharedRowsMustDivide) {
+TEST(Recipe, SequenceParallelRowsMustDivide) {
   const auto plan = [](std::vector<std::string> settings) {
     settings.push_back("parallel.sequence_parallel=true");
     return resolve(parse_recipe(kSmall, "r.toml", settings));

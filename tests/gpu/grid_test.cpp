@@ -163,7 +163,7 @@ TEST_P(GpuGrid, GraphsOfPartsOfLayersHaveTheBitsOfEagerSteps) {
 }
 
 // In 16 bits products of fewer rows have the same bits, but sequence parallelism sums the gradients of norms by halves.
-TEST_P(GpuGrid, HalvesOfAMicrobatchInTurnHaveTheBitsOfTheWholeIn16Bits) {
+TEST_P(GpuGrid, SubMicrobatchesHaveTheBitsOfTheWholeIn16Bits) {
   MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks());
   if (GetParam().tp == 1) GTEST_SKIP() << "nothing goes over tp";
   if (GetParam().sequence_parallel == nn::SequenceParallel::on) GTEST_SKIP() << "with sequence parallelism they differ";
@@ -179,7 +179,7 @@ TEST_P(GpuGrid, HalvesOfAMicrobatchInTurnHaveTheBitsOfTheWholeIn16Bits) {
 }
 
 // In fp32 products of fewer rows may have their sums in another order.
-TEST_P(GpuGrid, HalvesOfAMicrobatchInTurnTrainAsTheWhole) {
+TEST_P(GpuGrid, SubMicrobatchesTrainAsTheWhole) {
   MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks());
   if (GetParam().tp == 1) GTEST_SKIP() << "nothing goes over tp";
   config::RunPlan plan = gpu_plan(GetParam(), "fp32", 10);

@@ -45,7 +45,7 @@ TEST(Stage, AnEvaluationAddsNoScratch) {
   EXPECT_EQ(stage.planned_bytes().at(kScratchOwner), stage.plan_of(0).scratch_bytes);
 }
 
-TEST(Stage, SharedRowsShrinkActivationsAndMessages) {
+TEST(Stage, SequenceParallelismShrinksActivationsAndMessages) {
   std::unique_ptr<comm::World> world;
   const comm::Mesh mesh = dry_mesh(world, 1, 2, 2);
   const Stage whole({.model = small_model(), .global_batch = 4}, mesh),
@@ -103,7 +103,7 @@ std::vector<std::vector<std::string>> around(const std::string& name, const std:
   return all;
 }
 
-TEST(Stage, TheOtherPartsRowsEnterBesideAttentionAndItsSecondProduct) {
+TEST(Stage, TheOtherSubMicrobatchsGatherOverlapsWithAttention) {
   using Around = std::vector<std::vector<std::string>>;
   const std::size_t passes = 2 * 4;  // two parts through four layers
   const auto around_attention = [](nn::SequenceParallel sequence_parallel, int parts) {
@@ -114,7 +114,7 @@ TEST(Stage, TheOtherPartsRowsEnterBesideAttentionAndItsSecondProduct) {
   EXPECT_EQ(around_attention(nn::SequenceParallel::on, 1), Around(passes / 2, {"matmul", "matmul", "reduce_scatter"}));
 }
 
-TEST(Stage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore) {
+TEST(Stage, ARegionsGatherOverlapsWithTheWeightGradientOfTheOneBefore) {
   // Gathers of both sub-microbatches' gradients and inputs; the latter need not have arrived when the region's first
   // product begins.
   const std::vector<std::string> hidden{"all_gather", "all_gather", "all_gather", "all_gather",
@@ -131,7 +131,7 @@ TEST(Stage, ARegionsInputEntersBesideTheWeightGradientOfTheOneThatCameBefore) {
 }
 
 /// The bits would not show it: a sum that is awaited before the weight gradients is the same sum.
-TEST(Stage, TheSumOfARegionsInputGradientRunsBesideItsWeightGradients) {
+TEST(Stage, TheReductionOfAnInputGradientOverlapsWithWeightGradients) {
   using Around = std::vector<std::vector<std::string>>;
   for (const int parts : {1, 2}) {
     SCOPED_TRACE(parts);

@@ -125,7 +125,7 @@ TEST_P(Grid, BlockMatchesOneRankWithFourAllReduces) {
   }
 }
 
-TEST_P(Grid, HalvesOfABatchGiveTheBitsOfTheWhole) {
+TEST_P(Grid, SubMicrobatchesGiveTheBitsOfTheWhole) {
   for (const nn::GptLayerConfig& config : blocks()) {
     Gathered whole, halves;
     comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), config, whole); });
@@ -144,7 +144,7 @@ void expect_same_bits_but_of_norms(const Gathered& got, const Gathered& want, st
   }
 }
 
-TEST_P(Grid, BlockOnSharedRowsGivesTheBitsOfWholeOnes) {
+TEST_P(Grid, SequenceParallelBlocksGiveTheBitsOfOthers) {
   for (const nn::GptLayerConfig& config : blocks()) {
     for (const int sub_batches : {1, 2}) {
       Gathered whole, shared;
@@ -215,7 +215,7 @@ TEST_P(Grid, EmbeddingAndHeadMatchOneRankAndExchangeOnlyScalarsOfTheLoss) {
   expect_same(got, want);
 }
 
-TEST_P(Grid, EmbeddingAndHeadOnSharedRowsGiveTheBitsOfWholeOnes) {
+TEST_P(Grid, SequenceParallelEmbeddingAndHeadGiveTheBitsOfOthers) {
   for (const int sub_batches : {1, 2}) {
     Gathered whole, shared;
     comm::run_ranks(GetParam(), [&](comm::World& world) { run_ends(world.all(), whole); });

@@ -52,9 +52,9 @@ std::vector<SublayerStages> moe_layers(Index count, bool captures_attention, std
   return all;
 }
 
-constexpr Overlap kHalves{.sub_batches = 2, .reduces = true};
+constexpr Overlap kTwoSubBatches{.sub_batches = 2, .reduces = true};
 constexpr Overlap kSequenceParallel{.gathers_rows = true, .reduces = true};
-constexpr Overlap kSequenceParallelHalves{.sub_batches = 2, .gathers_rows = true, .reduces = true};
+constexpr Overlap kSequenceParallelSubBatches{.sub_batches = 2, .gathers_rows = true, .reduces = true};
 
 std::vector<Segment> segments_of(const std::vector<SublayerStages>& sublayers, const Overlap& overlap,
                                  nn::Recomputation recomputation = {}) {
@@ -93,13 +93,13 @@ TEST(Segments, TheLastWeightGradientOverlapsWithTheReductionOfTheInputGradient) 
 }
 
 TEST(Segments, OneSubMicrobatchsLastStageStandsBeforeTheOthersCompute) {
-  const std::vector<Segment> segments = segments_of(layers(1), kHalves);
+  const std::vector<Segment> segments = segments_of(layers(1), kTwoSubBatches);
   ASSERT_EQ(segments.size(), 1u);
   EXPECT_EQ(text(segments[0].forward, 2), "0sa 0ga 0fa 0la 0sb 0gb 0fb 0lb 1sa 1ga 1fa 1la 1sb 1gb 1fb 1lb 2sa 2sb");
 }
 
 TEST(Segments, GathersStartBeforeTheOtherSubMicrobatchsLastStage) {
-  const std::vector<Segment> segments = segments_of(layers(1), kSequenceParallelHalves);
+  const std::vector<Segment> segments = segments_of(layers(1), kSequenceParallelSubBatches);
   EXPECT_EQ(text(segments[0].forward, 2), "0sa 0ga 0fa 0sb 0gb 0la 0fb 1sa 1ga 0lb 1fa 1sb 1gb 1la 1fb 2sa 1lb 2sb");
   // Backward a gather overlaps with the last weight gradient of the sublayer before.
   EXPECT_EQ(text(segments[0].backward), "1g 1l 1f 1F 1s 0g 1L 1. 0l 0f 0F 0s 0L 0.");
@@ -122,12 +122,12 @@ TEST(Segments, WholeLayersAreOneEachAndTakeTheSeamBeforeThem) {
 }
 
 TEST(Segments, TheLastSubMicrobatchsLastStageMovesIntoTheNextCapturedOne) {
-  std::vector<Segment> segments = segments_of(layers(2, true, true), kHalves);
+  std::vector<Segment> segments = segments_of(layers(2, true, true), kTwoSubBatches);
   ASSERT_EQ(segments.size(), 2u);
   EXPECT_EQ(text(segments[0].forward, 2), "0sa 0ga 0fa 0la 0sb 0gb 0fb 0lb 1sa 1ga 1fa 1la 1sb 1gb 1fb");
   EXPECT_EQ(text(segments[1].forward, 2),
             "1lb 2sa 2ga 2fa 2la 2sb 2gb 2fb 2lb 3sa 3ga 3fa 3la 3sb 3gb 3fb 3lb 4sa 4sb");
-  segments = segments_of(layers(2, true, true), kSequenceParallelHalves);
+  segments = segments_of(layers(2, true, true), kSequenceParallelSubBatches);
   EXPECT_EQ(text(segments[0].forward, 2), "0sa 0ga 0fa 0sb 0gb 0la 0fb 1sa 1ga 0lb 1fa 1sb 1gb 1la 1fb");
   EXPECT_EQ(text(segments[1].forward, 2),
             "2sa 2ga 1lb 2fa 2sb 2gb 2la 2fb 3sa 3ga 2lb 3fa 3sb 3gb 3la 3fb 4sa 3lb 4sb");
@@ -137,7 +137,7 @@ TEST(Segments, TheLastSubMicrobatchsLastStageMovesIntoTheNextCapturedOne) {
 
 TEST(Segments, ACapturedHalfOfEachLayerCutsItsLayerInTwo) {
   for (const bool first : {true, false}) {
-    const std::vector<Segment> segments = segments_of(layers(2, first, !first), kHalves);
+    const std::vector<Segment> segments = segments_of(layers(2, first, !first), kTwoSubBatches);
     ASSERT_EQ(segments.size(), 4u);
     for (std::size_t i = 0; i < 4; ++i) {
       EXPECT_EQ(segments[i].begin, Edge{i});
@@ -189,7 +189,7 @@ TEST(Segments, CaptureThatEndsInsideExpertsCutsThem) {
       segments_of(moe_layers(1, true, ForwardStage::preprocess), {}, {.norms = true});
   EXPECT_EQ(text(recomputed[1].backward), "1N 1g 1c 1e 1d 1p");
   EXPECT_EQ(text(recomputed[0].backward), "1r 1s 1. 0N 0g 0l 0L 0f 0F 0s 0.");
-  EXPECT_THROW(segments_of(moe_layers(1, true, ForwardStage::preprocess), kHalves), InternalError);
+  EXPECT_THROW(segments_of(moe_layers(1, true, ForwardStage::preprocess), kTwoSubBatches), InternalError);
 }
 
 TEST(Segments, NormsAreComputedAgainBeforeTheirSublayersBackward) {
@@ -208,9 +208,9 @@ TEST(Segments, ARangePassesForwardAgainBeforeItsLastSublayersBackward) {
             "3R 3g 3l 3L 3f 3F 3s 3. 2g 2l 2L 2f 2F 2s 2. 1R 1g 1l 1L 1f 1F 1s 1. 0g 0l 0L 0f 0F 0s 0.");
   EXPECT_EQ(text(recomputation.ranges[0].forward), "0n 0g 0f 0l 1s 1g 1f");
   EXPECT_EQ(text(recomputation.ranges[1].forward), "2n 2g 2f 2l 3s 3g 3f");
-  nn::make_segments(layers(2), kHalves, recomputation);
+  nn::make_segments(layers(2), kTwoSubBatches, recomputation);
   EXPECT_EQ(text(recomputation.ranges[1].forward, 2), "2na 2ga 2fa 2la 2nb 2gb 2fb 2lb 3sa 3ga 3fa 3sb 3gb 3fb");
-  segments = nn::make_segments(layers(2), kSequenceParallelHalves, recomputation);
+  segments = nn::make_segments(layers(2), kSequenceParallelSubBatches, recomputation);
   EXPECT_EQ(text(recomputation.ranges[1].forward, 2), "2na 2ga 2fa 2nb 2gb 2la 2fb 3sa 3ga 2lb 3fa 3sb 3gb 3fb");
   EXPECT_EQ(text(segments[0].backward),
             "3R 3g 3l 3f 3F 3s 2g 3L 3. 2l 2f 2F 2s 1R 1g 2L 2. 1l 1f 1F 1s 0g 1L 1. 0l 0f 0F 0s 0L 0.");
@@ -226,7 +226,7 @@ TEST(Segments, ARangeOverSeveralSegmentsStandsInTheLast) {
 }
 
 TEST(Segments, MiddleStagesStayTogether) {
-  const std::vector<Segment> segments = segments_of(moe_layers(1, false, ForwardStage::seam), kHalves);
+  const std::vector<Segment> segments = segments_of(moe_layers(1, false, ForwardStage::seam), kTwoSubBatches);
   EXPECT_EQ(text(segments[0].forward, 2),
             "0sa 0ga 0fa 0la 0sb 0gb 0fb 0lb 1sa 1ga 1ra 1pa 1da 1ea 1ca 1sb 1gb 1rb 1pb 1db 1eb 1cb 2sa 2sb");
 }

@@ -114,7 +114,7 @@ TEST(GraphsReport, GraphsAddWhatTheirRunsPlanMore) {
     expect_planned_more(grid, per_slot, "layers_per_slot", 0);
 }
 
-TEST(GraphsReport, SharedRowsMakeALayersInputSmaller) {
+TEST(GraphsReport, SequenceParallelismMakesALayersInputSmaller) {
   const std::vector<std::string> grid = {"parallel.pp=2", "parallel.tp=2", "parallel.ranks=4"};
   std::vector<std::string> shared = grid;
   shared.emplace_back("parallel.sequence_parallel=true");

@@ -94,7 +94,7 @@ TEST(GridPromise, UnevenStagesTrainAlike) {
   EXPECT_LT(relative_error(chunked.losses, one_rank("fp64").losses), 1e-12);
 }
 
-TEST(GridPromise, HalvesOfAMicrobatchInTurnChangeNoBits) {
+TEST(GridPromise, SubMicrobatchesChangeNoBits) {
   for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 2, .pp = 2, .dp = 2}}) {
     RunRecord whole, halves;
     config::RunPlan plan = support::small_plan(grid, "fp64", 5);

@@ -135,7 +135,7 @@ TEST(LayerGraphs, AShardedOptimizersStepsHaveTheBitsOfEagerPlainOnes) {
   }
 }
 
-TEST(LayerGraphs, HoldTheHalvesOfAMicrobatchInTurn) {
+TEST(LayerGraphs, HoldSubMicrobatches) {
   const auto in_halves = [](config::RunPlan plan) {
     plan.train.micro_batch = 4;
     plan.tp_overlap = config::TpOverlap::halves;

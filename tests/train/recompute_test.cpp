@@ -99,7 +99,7 @@ TEST(Recompute, PartsOfLayersInGraphsHaveTheBitsToo) {
   }
 }
 
-TEST(Recompute, SubMicrobatchesInTurnHaveTheBitsToo) {
+TEST(Recompute, SubMicrobatchesHaveTheBitsToo) {
   for (const nn::SequenceParallel sequence_parallel : {nn::SequenceParallel::off, nn::SequenceParallel::on}) {
     config::RunPlan plan = support::small_plan({.tp = 2, .pp = 2, .sequence_parallel = sequence_parallel}, "fp64");
     plan.train.micro_batch = 4;

@@ -82,7 +82,7 @@ TEST(SequenceParallel, TrainsTheModelOfWholeRows) {
   }
 }
 
-TEST(SequenceParallel, HalvesOfAMicrobatchInTurnChangeNoBitsButOfTheNormsGradients) {
+TEST(SequenceParallel, SubMicrobatchesChangeNoBitsButOfTheNormsGradients) {
   for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 2, .pp = 2, .dp = 2}}) {
     SCOPED_TRACE(grid.name());
     config::RunPlan plan = plan_of(grid, nn::SequenceParallel::on, "fp64", 5);
