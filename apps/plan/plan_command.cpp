@@ -1,6 +1,8 @@
 #include <iostream>
 #include <memory>
 
+#include <malloc.h>
+
 #include "megalith/base/log.h"
 #include "megalith/report/plan_report.h"
 
@@ -16,6 +18,11 @@ struct PlanOptions {
 };
 
 void run_plan(const PlanOptions& options) {
+  // Every stage has lists of its step of some megabytes. Given back to the system after each stage, their pages would
+  // take more than half of the time.
+  constexpr int kMaxMmapThreshold = 32 << 20;  // glibc refuses more
+  mallopt(M_MMAP_THRESHOLD, kMaxMmapThreshold);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const config::RunPlan plan = options.recipe.plan();
   const PlannedRanks planned = plan_ranks(plan);
   for (const std::string& warning : plan.warnings()) log::warning(warning);

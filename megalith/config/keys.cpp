@@ -17,6 +17,7 @@ using enum OnResume;
 using enum RanksMay;
 
 constexpr double kMaxSize = 1 << 24;  // far beyond any model; keeps every product of two sizes in range
+constexpr double kMaxRanks = grid::kMaxRanks, kMaxStages = grid::kMaxStages, kMaxLayers = model::kMaxLayers;
 constexpr double kMaxSamples = 1 << 30, kMaxScale = 0x1p60, kAnyInteger = 0x1p63;
 constexpr std::string_view kDiffers = "results differ from an uninterrupted run";
 constexpr std::array<std::string_view, 2> kFamilies = {"gpt2", "llama"};
@@ -76,7 +77,7 @@ std::vector<Key> make_keys() {
        "`llama` sets `norm = 'rms'`, `position = 'rope'`, `activation = 'swiglu'`, `bias = 'none'`, `tied = false`, no "
        "dropout and Llama's `ffn_hidden_size`, where no key sets another value"},
       {"model.num_layers", at([](auto& c) -> auto& { return c.model.num_layers; }), words("must be given, or a preset"),
-       between(1, static_cast<double>(model::kMaxLayers)), must_match, not_differ, "Transformer layers"},
+       between(1, kMaxLayers), must_match, not_differ, "Transformer layers"},
       {"model.hidden_size", at([](auto& c) -> auto& { return c.model.hidden_size; }),
        words("must be given, or a preset"), between(1, kMaxSize), must_match, not_differ,
        "divisible by `num_heads`; on GPUs at most 16384"},
@@ -231,12 +232,12 @@ std::vector<Key> make_keys() {
       {"parallel.ranks",
        derived(
            [](auto& c) -> auto& { return c.parallel.ranks; }, [](auto& c) -> auto& { return c.grid.world_size; }),
-       words("the least that tp x pp and etp x ep x pp divide"), at_least(1), may_change, not_differ,
-       "ranks, as threads of one process; under `mpirun` it must agree with the number of processes"},
+       words("the least that tp x pp and etp x ep x pp divide"), between(1, kMaxRanks), may_change, not_differ,
+       "ranks, at most 65536, as threads of one process; under `mpirun` it must agree with the number of processes"},
       {"parallel.tp",
        derived(
            [](auto& c) -> auto& { return c.parallel.tp; }, [](auto& c) -> auto& { return c.grid.tp; }),
-       literal("1"), at_least(1), may_change, not_differ,
+       literal("1"), between(1, kMaxRanks), may_change, not_differ,
        "tensor-parallel ranks: heads, MLP and vocabulary are divided"},
       {"parallel.cp",
        derived(
@@ -246,20 +247,21 @@ std::vector<Key> make_keys() {
       {"parallel.pp",
        derived(
            [](auto& c) -> auto& { return c.parallel.pp; }, [](auto& c) -> auto& { return c.grid.pp; }),
-       literal("1"), at_least(1), may_change, not_differ, "pipeline stages"},
+       literal("1"), between(1, kMaxStages), may_change, not_differ, "pipeline stages, at most 1024"},
       {"parallel.ep",
        derived(
            [](auto& c) -> auto& { return c.parallel.ep; }, [](auto& c) -> auto& { return c.grid.ep; }),
-       literal("1"), at_least(1), may_change, not_differ, "expert-parallel ranks: experts are divided among them"},
+       literal("1"), between(1, kMaxRanks), may_change, not_differ,
+       "expert-parallel ranks: experts are divided among them"},
       {"parallel.etp",
        derived(
            [](auto& c) -> auto& { return c.parallel.etp; }, [](auto& c) -> auto& { return c.grid.etp; }),
-       words("`parallel.tp`"), at_least(1), may_change, not_differ,
+       words("`parallel.tp`"), between(1, kMaxRanks), may_change, not_differ,
        "tensor-parallel ranks of an expert: each holds a slice of its units", has_experts},
       {"parallel.chunks",
        at(
            [](auto& c) -> auto& { return c.parallel.chunks; }, [](auto& c) -> auto& { return c.chunks; }),
-       literal("1"), at_least(1), may_change, not_differ,
+       literal("1"), between(1, kMaxLayers), may_change, not_differ,
        "model chunks per stage (virtual stages): above 1 the schedule is interleaved"},
       {"parallel.stage_layers",
        at(

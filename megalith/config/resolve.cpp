@@ -54,6 +54,8 @@ void derive_grid(RunConfig& c, int ranks, BrokenKeys& broken, RunPlan& plan, Pro
   if (*p.chunks > 1 && *p.pp > 1) sizes.vpp = static_cast<int>(*p.chunks);
   try {
     plan.grid = grid::resolve(sizes);
+    if (sizes.world_size > grid::kMaxRanks)  // of --ranks, or a product of legal sizes
+      throw ConfigError(str("must be at most ", grid::kMaxRanks, " ranks"));
   } catch (const ConfigError& error) {
     if (broken.any("parallel.")) return;
     const std::string_view code = error.what();

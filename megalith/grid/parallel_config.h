@@ -6,6 +6,10 @@
 
 namespace megalith::grid {
 
+/// Of a recipe: more pipeline stages and ranks than any job has had. A plan takes time and memory for
+/// each, and a typing error must not cost minutes and gigabytes.
+inline constexpr int kMaxRanks = 1 << 16, kMaxStages = 1 << 10;
+
 /// The sizes of a job as asked for. Two grids lie over one world: world_size = tp cp dp pp = etp ep edp pp.
 struct ParallelSizes {
   int world_size = 1;

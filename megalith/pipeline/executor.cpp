@@ -39,10 +39,10 @@ Tensor pick(const std::vector<Tensor>& buffers, int index) {
 Executor::Executor(LoweredSchedule schedule, comm::Group pp, const Boundary& boundary)
     : schedule_(std::move(schedule)), pp_(std::move(pp)), boundary_(boundary) {}
 
-Index Executor::buffer_bytes() const {
+Index Executor::buffer_bytes(const LoweredSchedule& schedule, const Boundary& boundary) {
   Index count = 0;
-  for (const Flow flow : kFlows) count += schedule_.receive_buffers[flow] + schedule_.send_buffers[flow];
-  return count * message_bytes();
+  for (const Flow flow : kFlows) count += schedule.receive_buffers[flow] + schedule.send_buffers[flow];
+  return count * message_bytes(boundary);
 }
 
 void Executor::allocate(MemoryLedger& ledger) {
@@ -66,7 +66,7 @@ void Executor::carve() {
     buffers.clear();
     pending.clear();
     pending.resize(static_cast<std::size_t>(count));
-    for (int i = 0; i < count; ++i, offset += message_bytes())
+    for (int i = 0; i < count; ++i, offset += message_bytes(boundary_))
       buffers.push_back(memory_.view(boundary_.shape, boundary_.dtype, offset));
   };
   for (const Flow flow : kFlows) {

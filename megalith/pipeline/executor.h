@@ -17,7 +17,9 @@ class Executor {
   };
   Executor(LoweredSchedule schedule, comm::Group pp, const Boundary& boundary);
 
-  Index buffer_bytes() const;
+  /// What the buffers of a schedule take.
+  static Index buffer_bytes(const LoweredSchedule& schedule, const Boundary& boundary);
+  Index buffer_bytes() const { return buffer_bytes(schedule_, boundary_); }
   /// Takes `pipeline buffers` from the ledger. Two executors that never run at the same time may share memory: pass
   /// that of the larger.
   void allocate(MemoryLedger& ledger);
@@ -27,7 +29,9 @@ class Executor {
   void run(Exec& ex, Stage& stage);
 
  private:
-  Index message_bytes() const { return round_up(bytes_of(boundary_.shape, boundary_.dtype), kAlignment); }
+  static Index message_bytes(const Boundary& boundary) {
+    return round_up(bytes_of(boundary.shape, boundary.dtype), kAlignment);
+  }
   /// Cuts the memory into the schedule's buffers.
   void carve();
   void run_action(Exec& ex, Stage& stage, const LoweredAction& action);

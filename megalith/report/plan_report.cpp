@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -35,10 +36,11 @@ struct EqualRanks {
 
 std::vector<EqualRanks> equal_ranks(const std::vector<BytesByOwner>& ranks) {
   std::vector<EqualRanks> all;
+  std::map<BytesByOwner, std::size_t> places;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    auto found = std::ranges::find_if(all, [&](const EqualRanks& one) { return *one.bytes == ranks[rank]; });
-    if (found == all.end()) found = all.insert(all.end(), {{}, &ranks[rank]});
-    found->ranks.push_back(static_cast<int>(rank));
+    const auto [place, is_new] = places.try_emplace(ranks[rank], all.size());
+    if (is_new) all.push_back({{}, &ranks[rank]});
+    all[place->second].ranks.push_back(static_cast<int>(rank));
   }
   return all;
 }
@@ -152,10 +154,49 @@ std::string sharding_text(const config::RunPlan& plan, const PlannedRanks& plann
              human_bytes(of(other, "optimizer")), ", the rank then ", human_bytes(total(other)), "\n");
 }
 
-/// What the first rank of the pipeline stage that takes most takes: ranks of a stage are alike.
-BytesByOwner largest_stage(const config::RunPlan& plan, const grid::RankGenerator& grid) {
-  BytesByOwner largest;
+/// Of each pipeline stage what its ranks take: they are alike.
+std::vector<BytesByOwner> bytes_by_stage(const config::RunPlan& plan, const grid::RankGenerator& grid) {
+  std::vector<BytesByOwner> stages;
+  for (int stage = 0; stage < plan.grid.pp; ++stage)
+    stages.push_back(train::planned_bytes(plan, grid.rank({.pp = stage})));
+  return stages;
+}
+
+/// The layers and tables that a stage holds: stages of one text differ in the number of activation slots and message
+/// buffers only.
+std::string content_of(const config::RunPlan& plan, const grid::LayerAssignment& layers, int stage) {
+  std::string text = stage == 0 ? "embedding" : stage + 1 == plan.grid.pp ? "head" : "";
+  for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+    text += '|';
+    const grid::LayerRange range = layers.at(stage, chunk);
+    for (Index layer = range.begin; layer < range.end; ++layer) text += plan.model.moe.is_moe_layer(layer) ? 'm' : 'd';
+  }
+  return text;
+}
+
+/// The stages of which one takes most under every recomputation: of those of one content the one with the most slots
+/// and buffers, as their numbers do not depend on recomputation.
+std::vector<int> largest_stages(const config::RunPlan& plan, const std::vector<BytesByOwner>& stages) {
+  const grid::LayerAssignment layers =
+      plan.stage_layers.empty()
+          ? grid::LayerAssignment::even(plan.model.num_layers, plan.grid.pp, plan.chunks)
+          : grid::LayerAssignment::uneven(plan.model.num_layers, plan.grid.pp, plan.chunks, plan.stage_layers);
+  std::map<std::string, int> largest;
   for (int stage = 0; stage < plan.grid.pp; ++stage) {
+    const auto [found, is_new] = largest.try_emplace(content_of(plan, layers, stage), stage);
+    if (total(stages[static_cast<std::size_t>(stage)]) > total(stages[static_cast<std::size_t>(found->second)]))
+      found->second = stage;
+  }
+  std::vector<int> all;
+  for (const auto& [content, stage] : largest) all.push_back(stage);
+  std::ranges::sort(all);
+  return all;
+}
+
+/// What a rank of the stage that takes most takes.
+BytesByOwner largest_of(const config::RunPlan& plan, const grid::RankGenerator& grid, const std::vector<int>& stages) {
+  BytesByOwner largest;
+  for (const int stage : stages) {
     BytesByOwner bytes = train::planned_bytes(plan, grid.rank({.pp = stage}));
     if (total(bytes) > total(largest)) largest = std::move(bytes);
   }
@@ -165,15 +206,20 @@ BytesByOwner largest_stage(const config::RunPlan& plan, const grid::RankGenerato
 }  // namespace
 
 std::size_t PlannedRanks::largest() const {
-  const auto found = std::ranges::max_element(ranks, {}, [](const BytesByOwner& bytes) { return total(bytes); });
-  return static_cast<std::size_t>(found - ranks.begin());
+  std::vector<Index> totals;
+  for (const BytesByOwner& bytes : ranks) totals.push_back(total(bytes));
+  return static_cast<std::size_t>(std::ranges::max_element(totals) - totals.begin());
 }
 
 PlannedRanks plan_ranks(const config::RunPlan& plan) {
   const grid::RankGenerator grid = grid::dense_grid(plan.grid);
-  PlannedRanks planned{grid.per_rank([&](int rank) { return train::planned_bytes(plan, rank); })};
+  const std::vector<BytesByOwner> stages = bytes_by_stage(plan, grid);
+  const std::vector<int> candidates = largest_stages(plan, stages);
+  PlannedRanks planned;
+  for (int rank = 0; rank < plan.grid.world_size; ++rank)
+    planned.ranks.push_back(stages[static_cast<std::size_t>(grid.coordinates(rank).pp)]);
   for (const train::RecomputeChoice& choice : train::recompute_choices())
-    planned.by_recompute.push_back(largest_stage(train::with_recompute(plan, choice.config), grid));
+    planned.by_recompute.push_back(largest_of(train::with_recompute(plan, choice.config), grid, candidates));
   if (plan.grid.dp * plan.grid.cp == 1) return planned;
   config::RunPlan other = plan;
   other.optimizer.sharding = is_sharded(plan) ? Sharding::none : Sharding::optimizer;

@@ -80,7 +80,7 @@ BytesByOwner RunMemory::planned_bytes(const config::RunPlan& other) const {
 
 BytesByOwner RunMemory::planned_bytes(const model::Stage& stage) const {
   const auto message_bytes = [&](const pipeline::LoweredSchedule& schedule) {
-    return pipeline::Executor(schedule, mesh_.pp, boundary(stage)).buffer_bytes();
+    return pipeline::Executor::buffer_bytes(schedule, boundary(stage));
   };
   BytesByOwner bytes = stage.planned_bytes(optimizer_plan_.scratch_bytes);
   for (const optim::Optimizer& optimizer : optimizers_) bytes["optimizer"] += optimizer.bytes();

@@ -33,11 +33,29 @@ TEST(Recipe, SettingsOfTextsNeedNoQuotes) {
   EXPECT_EQ(plan.data.train[0], "2024");
 }
 
+TEST(Recipe, MoreRanksThanAnyMachineHasAreRefused) {
+  const std::string deep = kSmall + std::string("[parallel]\npp = 1024\n");
+  EXPECT_EQ(problem_of(deep, {"model.num_layers=1024"}), "");
+  EXPECT_EQ(problem_of(kSmall, {"parallel.pp=1025", "model.num_layers=1025"}),
+            "r.toml: 1 problem\n  parallel.pp = 1025: must be at most 1024");
+  EXPECT_EQ(problem_of(kSmall, {"parallel.ranks=65536", "train.global_batch=65536"}), "");
+  EXPECT_EQ(problem_of(kSmall, {"parallel.ranks=65537", "train.global_batch=65537"}),
+            "r.toml: 1 problem\n  parallel.ranks = 65537: must be at most 65536");
+  EXPECT_EQ(problem_of(kSmall, {"train.global_batch=65537"}, 65537),
+            "r.toml: 1 problem\n  parallel = {ranks 65537, tp 1, pp 1}: must be at most 65536 ranks");
+  EXPECT_NE(
+      problem_of(deep, {"model.num_layers=1024", "model.num_heads=64", "model.ffn_hidden_size=256", "parallel.tp=128"})
+          .find("parallel = {ranks 131072, tp 128, pp 1024}: must be at most 65536 ranks"),
+      std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"parallel.chunks=4097"}).find("parallel.chunks = 4097: must be at most 4096"),
+            std::string::npos);
+}
+
 TEST(Recipe, NumbersOutOfRangeAreRefused) {
   EXPECT_NE(
       problem_of(kSmall, {"train.global_batch=4294967297"}).find("train.global_batch = 4294967297: must be at most"),
       std::string::npos);
-  EXPECT_NE(problem_of(kSmall, {"parallel.tp=3000000000"}).find("at most 2147483647"), std::string::npos);
+  EXPECT_NE(problem_of(kSmall, {"parallel.tp=3000000000"}).find("must be at most 65536"), std::string::npos);
   EXPECT_NE(problem_of(kSmall, {"parallel.tp=65536", "parallel.pp=65536"}), "");
   for (const char* setting : {"train.micro_batch=9223372036854775807", "optimizer.warmup_steps=9223372036854775807",
                               "checkpoint.keep=4294967296", "parallel.stage_layers=[9223372036854775807, 1]"}) {

@@ -100,6 +100,30 @@ TEST(PlanReport, SaysWhatEachRecomputationTakes) {
   EXPECT_EQ(report.at("recompute").back().at("total"), total(planned.by_recompute.back()));
 }
 
+TEST(PlanReport, PlansOneRankOfAStageForAllAndFewStagesForEachRecomputation) {
+  const std::vector<std::vector<std::string>> grids = {
+      {"parallel.pp=8", "parallel.tp=2", "optimizer.distributed=true"},
+      {"parallel.pp=4", "parallel.chunks=2", "parallel.stage_layers=[0,3,1,2,4,3,2,1]"},
+      {"parallel.pp=4", "parallel.chunks=4", "parallel.tp=2", "parallel.sequence_parallel=true"},
+      {"parallel.pp=4", "moe.num_experts=8", "moe.pattern=ddmdd", "parallel.ep=2", "parallel.etp=1"},
+      {"parallel.pp=4", "moe.num_experts=8", "moe.pattern=dddddddddmm", "parallel.tp=2",
+       "parallel.order=pp-tp-cp-ep-dp"},
+  };
+  for (const std::vector<std::string>& settings : grids) {
+    const config::RunPlan plan = plan_of(settings, 16);
+    const PlannedRanks planned = plan_ranks(plan);
+    ASSERT_EQ(planned.ranks.size(), 16u);
+    for (int rank = 0; rank < 16; ++rank)
+      EXPECT_EQ(planned.ranks[static_cast<std::size_t>(rank)], train::planned_bytes(plan, rank)) << rank;
+    for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
+      const config::RunPlan other = train::with_recompute(plan, train::recompute_choices()[i].config);
+      Index most = 0;
+      for (int rank = 0; rank < 16; ++rank) most = std::max(most, total(train::planned_bytes(other, rank)));
+      EXPECT_EQ(total(planned.by_recompute[i]), most) << settings[1] << ", " << train::recompute_choices()[i].name;
+    }
+  }
+}
+
 TEST(PlanReport, NamesTheRecomputationThatFitsAndRepeatsLeast) {
   const config::RunPlan plan = plan_of({});
   const auto text = [&](const std::vector<BytesByOwner>& by_recompute) {
