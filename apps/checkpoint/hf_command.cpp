@@ -17,6 +17,7 @@
 #include "apps/checkpoint/saved_model.h"
 #include "apps/program/command.h"
 #include "apps/program/launch.h"
+#include "apps/program/output_path.h"
 #include "apps/program/vocabulary.h"
 
 namespace megalith::apps {
@@ -135,7 +136,7 @@ void add_leaf(CLI::App& parent, const char* name, const char* help, const char* 
   const auto options = std::make_shared<HfOptions>();
   CLI::App* const leaf = parent.add_subcommand(name, help);
   leaf->add_option("from", options->from, from)->required();
-  leaf->add_option("--out", options->to, "Folder to write; must not hold one yet")->required();
+  add_output(*leaf, "--out", options->to, "Folder to write; must not hold one yet");
   leaf->callback([options, run] {
     if (options->to.empty()) throw ConfigError("--out = \"\": must name a folder");
     run(*options);

@@ -16,6 +16,7 @@
 #include "apps/program/command.h"
 #include "apps/program/corpus_options.h"
 #include "apps/program/launch.h"
+#include "apps/program/output_path.h"
 #include "apps/program/version.h"
 #include "apps/program/vocabulary.h"
 
@@ -110,7 +111,7 @@ void add_data_clean(CLI::App& data_command) {
   corpus::CleanOptions& options = arguments->options;
   command->add_option("--input", arguments->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
       ->required();
-  command->add_option("--output", arguments->output, "Folder of what stays and report.json")->required();
+  add_output(*command, "--output", arguments->output, "Folder of what stays and report.json");
   arguments->key = add_key_and_format(*command, options.key, arguments->format);
   command->add_flag("--join-lines", arguments->join_lines,
                     "A newline between two lines of a paragraph becomes a space");

@@ -25,6 +25,7 @@
 #include "apps/program/command.h"
 #include "apps/program/corpus_options.h"
 #include "apps/program/launch.h"
+#include "apps/program/output_path.h"
 #include "apps/program/version.h"
 #include "apps/program/vocabulary.h"
 
@@ -202,7 +203,7 @@ void add_build(CLI::App& data_command) {
       ->add_option("--input", options->inputs,
                    "Text, JSON lines or Parquet, compressed or not: files, folders, patterns in quotes, in this order")
       ->required();
-  command->add_option("--output", options->output, "PREFIX of the two files")->required();
+  add_output(*command, "--output", options->output, "PREFIX of the two files");
   add_tokenizer(*command, options->tokenizer, options->vocab_dir, "");
   options->key = add_key_and_format(*command, options->corpus.key, options->format);
   command->add_option("--split-on", options->corpus.reading.split_on,

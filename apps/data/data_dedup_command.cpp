@@ -16,6 +16,7 @@
 #include "apps/program/command.h"
 #include "apps/program/corpus_options.h"
 #include "apps/program/launch.h"
+#include "apps/program/output_path.h"
 #include "apps/program/version.h"
 
 namespace megalith::apps {
@@ -139,7 +140,7 @@ void add_data_dedup(CLI::App& data_command) {
   corpus::DedupOptions& options = arguments->options;
   command->add_option("--input", arguments->inputs, "Text, JSON lines or Parquet: files, folders, patterns in quotes")
       ->required();
-  command->add_option("--output", arguments->output, "Folder of what stays, removed.tsv and report.json")->required();
+  add_output(*command, "--output", arguments->output, "Folder of what stays, removed.tsv and report.json");
   arguments->key = add_key_and_format(*command, options.key, arguments->format);
   command->add_option("--jaccard", arguments->jaccard, "A pair above it repeats; decided in whole numbers")
       ->capture_default_str();

@@ -15,6 +15,7 @@
 #include "apps/program/command.h"
 #include "apps/program/corpus_options.h"
 #include "apps/program/launch.h"
+#include "apps/program/output_path.h"
 #include "apps/program/version.h"
 
 namespace megalith::apps {
@@ -75,7 +76,7 @@ void add_data_overlap(CLI::App& data_command) {
   corpus::OverlapOptions& options = arguments->options;
   command->add_option("--train", arguments->train, "Training text: files, folders, patterns in quotes")->required();
   command->add_option("--test", arguments->test, "Test sets, each counted apart")->required();
-  command->add_option("--output", arguments->output, "Folder of report.json and per_document.jsonl")->required();
+  add_output(*command, "--output", arguments->output, "Folder of report.json and per_document.jsonl");
   command->add_option("--ngram", options.ngram, "Words per n-gram")->capture_default_str();
   arguments->key = add_key_and_format(*command, options.key, arguments->format);
   add_threads(*command, options.threads);

@@ -71,10 +71,12 @@ enum class FirstLine { of_this, of_another, changed, of_no_evaluation };
 FirstLine first_line_is(const std::string& identity, std::string_view line) {
   if (str(line, '\n') == first_line(identity)) return FirstLine::of_this;
   const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
+  if (object.is_discarded() && line.starts_with(R"({"evaluation":")")) return FirstLine::changed;  // cut
   if (!object.is_object() || !object.contains("evaluation") || !object["evaluation"].is_string())
     return FirstLine::of_no_evaluation;
+  const auto evaluation = object["evaluation"].get<std::string>();
   const bool was_changed =
-      object.contains("checksum") && str(line, '\n') != first_line(object["evaluation"].get<std::string>());
+      object.contains("checksum") ? str(line, '\n') != first_line(evaluation) : evaluation == identity;
   return was_changed ? FirstLine::changed : FirstLine::of_another;
 }
 

@@ -112,8 +112,10 @@ void InferenceOptions::add_to(CLI::App& command) {
 
 void add_model(CLI::App& command, InferenceOptions& options) {
   command
-      .add_option("checkpoint,--checkpoint", options.checkpoint,
-                  "Step folder, folder of steps or OUT of a run, or a Hugging Face folder (docs/evaluation.md)")
+      .add_option(
+          "checkpoint,--checkpoint", options.checkpoint,
+          "Step folder, folder of steps or OUT of a run, or a Hugging Face folder (docs/evaluation.md); required in "
+          "one of both forms, checkpoint or --checkpoint")
       ->required();
 }
 

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/config/keys.h"
 
 #include "apps/program/command.h"
@@ -22,7 +23,9 @@ void run_recipe(const RecipeCommand& options) {
     return;
   }
   if (options.recipe.file.empty()) throw ConfigError("recipe is not set: name a recipe, or ask for --keys");
-  std::fputs(config::to_toml(options.recipe.plan().as_config()).c_str(), stdout);
+  const config::RunPlan plan = options.recipe.plan();
+  for (const std::string& warning : plan.warnings()) log::warning(warning);
+  std::fputs(config::to_toml(plan.as_config()).c_str(), stdout);
 }
 
 }  // namespace

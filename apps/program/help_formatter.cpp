@@ -24,6 +24,8 @@ std::size_t last_column(std::string_view line) {
   return column <= kMaxIndent ? column : begin;
 }
 
+bool has_two_forms(const CLI::Option& option) { return option.get_positional() && option.nonpositional(); }
+
 bool is_example(std::string_view line) { return line.starts_with("  megalith "); }
 
 /// Where a text is cut: at the last space of its first `width` letters, else after their last comma, else after them.
@@ -83,6 +85,19 @@ std::string HelpFormatter::make_option_name(const CLI::Option* option, bool is_p
   std::string name = CLI::Formatter::make_option_name(option, is_positional);
   if (const std::size_t braces = name.find("{}"); braces != std::string::npos) name.erase(braces, 2);
   return name;
+}
+
+std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
+  std::string text = CLI::Formatter::make_option_opts(option);
+  constexpr std::string_view kRequired = " REQUIRED";
+  if (const std::size_t place = text.find(kRequired); has_two_forms(*option) && place != std::string::npos)
+    text.erase(place, kRequired.size());
+  return text;
+}
+
+std::string HelpFormatter::make_option_usage(const CLI::Option* option) const {
+  const std::string text = CLI::Formatter::make_option_usage(option);
+  return has_two_forms(*option) && option->get_required() ? "[" + text + "]" : text;
 }
 
 }  // namespace megalith::apps

@@ -12,6 +12,9 @@ class HelpFormatter final : public CLI::Formatter {
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;
   /// Without the "{}" of a flag that takes a value.
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override;
+  /// Without REQUIRED where an option may be given by position or by name: neither form is.
+  std::string make_option_opts(const CLI::Option* option) const override;
+  std::string make_option_usage(const CLI::Option* option) const override;
 };
 
 }  // namespace megalith::apps

@@ -25,6 +25,7 @@
 #include "apps/program/command.h"
 #include "apps/program/corpus_options.h"
 #include "apps/program/launch.h"
+#include "apps/program/output_path.h"
 #include "apps/program/version.h"
 #include "apps/program/vocabulary.h"
 
@@ -167,7 +168,7 @@ void add_tokenizer_train(CLI::App& parent) {
       ->add_option("--input", arguments->inputs,
                    "Text, JSON lines or Parquet, compressed or not: files, folders, patterns in quotes")
       ->required();
-  command->add_option("--output", arguments->output, "Folder of the vocabulary's files and report.json")->required();
+  add_output(*command, "--output", arguments->output, "Folder of the vocabulary's files and report.json");
   command->add_option("--min-frequency", options.min_frequency, "A rarer pair is not merged")
       ->check(between(1, std::int64_t{1} << 32))
       ->capture_default_str();

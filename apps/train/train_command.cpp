@@ -32,6 +32,7 @@
 #include "apps/checkpoint/saved_model.h"
 #include "apps/program/command.h"
 #include "apps/program/launch.h"
+#include "apps/program/output_path.h"
 #include "apps/program/recipe_options.h"
 #include "apps/program/signals.h"
 #include "apps/program/terminal.h"
@@ -138,7 +139,9 @@ io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, t
   if (resume != train::Resume::no && !io::published(fs, train::checkpoint_folder(plan, out)).empty()) return {};
   if (!fs.is_dir(plan.train.init))
     throw InputError(str("train.init = ", plan.train.init, ": there is no such folder of a checkpoint",
-                         io::looked_for_in(plan.train.init)));
+                         io::looked_for_in(plan.train.init),
+                         "; nothing is downloaded: of a model of Hugging Face, such as gpt2, `megalith checkpoint "
+                         "import-hf FOLDER --out OUT` makes one, from the folder of its files"));
   if (is_hf_folder(fs, plan.train.init))
     throw InputError(str("train.init = ", plan.train.init,
                          ": is a Hugging Face folder; make a checkpoint of it, `megalith "
@@ -219,8 +222,9 @@ std::string newest_checkpoint(const io::Path& folder) {
   }
 }
 
-/// Refuses a folder if it, or a folder above it, is a file.
+/// Refuses a folder if it, or a folder above it, is a file or a link that leads nowhere.
 void require_no_file(io::Fs& fs, const io::Path& folder, std::string_view setting) {
+  require_links(setting, folder);
   io::Path path = folder;
   while (!path.empty() && !fs.exists(path)) path = path.parent_path();
   if (path.empty() || fs.is_dir(path)) return;

@@ -15,9 +15,9 @@ constexpr std::array<std::string_view, kNumScopes> kScopes = {"attn", "mlp", "mo
 constexpr std::string_view kWholeLayers = "full", kWholeIteration = "full_iteration";
 
 std::string unknown_scope(std::string_view name) {
-  std::string rule = str("V1: no scope is called ", name);
+  std::string rule = str("no scope is called ", name);
   if (const std::string_view near = nearest(name, kScopes); !near.empty()) rule += str("; did you mean ", near, "?");
-  return rule + "; there are attn, mlp, moe, moe_router, moe_preprocess, and [] for whole layers";
+  return rule_text(1, rule + "; there are attn, mlp, moe, moe_router, moe_preprocess, and [] for whole layers");
 }
 
 /// The first of V1 and V2 that is broken; empty when none is.
@@ -27,14 +27,20 @@ std::string broken_rule(std::span<const std::string> names, GraphMode mode) {
     if (!is_known) return unknown_scope(name);
   }
   if (names.size() > 1 && std::ranges::find(names, kWholeLayers) != names.end())
-    return "V1: full means whole layers, so nothing can stand beside it; write scopes = []";
+    return rule_text(1, "full means whole layers, so nothing can stand beside it; write scopes = []");
   if (std::ranges::find(names, kWholeIteration) == names.end()) return "";
-  if (mode != GraphMode::iteration) return "V2: full_iteration is a mode: write mode = \"iteration\", scopes = []";
-  return names.size() > 1 ? "V2: full_iteration covers all layers, so nothing can stand beside it; write scopes = []"
-                          : "";
+  if (mode != GraphMode::iteration)
+    return rule_text(2, "full_iteration is a mode: write mode = \"iteration\", scopes = []");
+  return names.size() > 1
+             ? rule_text(2, "full_iteration covers all layers, so nothing can stand beside it; write scopes = []")
+             : "";
 }
 
 }  // namespace
+
+std::string rule_text(int number, std::string_view text) {
+  return str(text, " (rule V", number, " of docs/graphs.md)");
+}
 
 std::string_view name(GraphMode mode) { return kGraphModeNames[static_cast<std::size_t>(mode)]; }
 std::string_view name(GraphsPer per) { return kGraphsPerNames[static_cast<std::size_t>(per)]; }

@@ -61,6 +61,9 @@ struct GraphsConfig {
   Index check_steps = 0;  ///< the first steps from graphs after their capture that are compared with eager runs
 };
 
+/// "every layer is an MoE; remove mlp (rule V6 of docs/graphs.md)"
+std::string rule_text(int number, std::string_view text);
+
 /// Reads graphs.scopes. Reports broken rules: V1 (an unknown name; "full", which means whole layers, beside other
 /// names) or V2 ("full_iteration" without mode = iteration, whose other name it is). Then there are no scopes.
 ScopeSet read_scopes(std::span<const std::string> names, GraphMode mode, Problems& out);

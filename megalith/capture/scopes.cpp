@@ -108,7 +108,7 @@ std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFac
 void check_scopes(const GraphsConfig& config, const RunFacts& run, Problems& out) {
   if (config.mode != GraphMode::layers) return;
   if (const std::optional<BrokenRule> rule = first_broken_rule(config.scopes, run))
-    out.add("graphs.scopes", text(config.scopes), str("V", rule->number, ": ", rule->text));
+    out.add("graphs.scopes", text(config.scopes), rule->message());
 }
 
 }  // namespace megalith::capture

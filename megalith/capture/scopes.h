@@ -69,6 +69,8 @@ struct RunFacts {
 struct BrokenRule {
   int number = 0;
   std::string text;  ///< the error and its fix
+
+  std::string message() const { return rule_text(number, text); }
 };
 /// The first rule that graphs of layers with these scopes break in such a run.
 std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFacts& run);

@@ -267,6 +267,9 @@ constexpr OtherName kOtherNames[] = {
     {"tokenizer_type tokenizer_name tiktoken_pattern null_tokenizer", "data.tokenizer",
      "Kinds are gpt2, bpe, bert-uncased, bert-cased, sentencepiece and byte"},
     {"test_data_path hellaswag_eval", "", "`megalith eval` measures a checkpoint on other data"},
+    {"eval_only do_eval evaluate_only", "", "`megalith eval OUT --task loss --data FILE` measures the model of a run"},
+    {"config config_file config_path job.config_file yaml_cfg", "",
+     "The recipe follows the command without an option: megalith train RECIPE.toml"},
     {"full_validation validation.enable", "train.eval_batches", "0 takes all of data.valid"},
     {"reset_position_ids reset_attention_mask eod_mask_loss create_attention_mask_in_dataloader "
      "no_create_attention_mask_in_dataloader",
@@ -345,6 +348,11 @@ constexpr std::string_view kOlmoe =
     "OLMoE is model.family = \"llama\" with model.qk_norm = \"all\" and a section [moe]; model.preset = "
     "\"olmoe-1b-7b\" sets all of it";
 
+constexpr std::string_view kMps =
+    "Apple's GPUs (Metal) have no backend here: \"cpu\" runs on all cores, \"cuda\" on NVIDIA's GPUs";
+constexpr std::string_view kRocm =
+    "AMD's and Intel's GPUs have no backend here: \"cuda\" runs on NVIDIA's, \"cpu\" on all cores";
+
 constexpr OtherValue kOtherValues[] = {{"gpu gpus nvidia nvidia-gpu cuda:0 h100 h200 a100 b200", "cuda"},
                                        {"host processor", "cpu"},
                                        {"bfloat16 bf16-mixed bf16-true", "bf16"},
@@ -355,7 +363,9 @@ constexpr OtherValue kOtherValues[] = {{"gpu gpus nvidia nvidia-gpu cuda:0 h100 
                                        {"mixtral", "", "model.family", kMixtral},
                                        {"qwen2 qwen2_moe", "", "model.family", kQwen2},
                                        {"qwen3 qwen3_moe", "", "model.family", kQwen3},
-                                       {"olmoe", "", "model.family", kOlmoe}};
+                                       {"olmoe", "", "model.family", kOlmoe},
+                                       {"mps metal mlx", "", "device.type", kMps},
+                                       {"rocm hip amd xpu", "", "device.type", kRocm}};
 
 bool has_word(std::string_view words, std::string_view word) {
   while (!words.empty()) {

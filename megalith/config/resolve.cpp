@@ -59,7 +59,7 @@ void derive_grid(RunConfig& c, int ranks, BrokenKeys& broken, RunPlan& plan, Pro
   } catch (const ConfigError& error) {
     if (broken.any("parallel.")) return;
     const std::string_view code = error.what();
-    const std::string rule = str(code, grid::advice(sizes, code));
+    const std::string rule = str(grid::without_code(code), grid::advice(sizes, code));
     const std::string of_experts = has_experts ? str(", ep ", sizes.ep, ", etp ", *sizes.etp) : "";
     if (is_about_order(code))
       out.add("parallel.order", sizes.order, rule);

@@ -49,8 +49,12 @@ VocabularySize derive_vocab_size(RunConfig& c, const BrokenKeys& broken, const C
     return {};
   }
   if (c.model.vocab_size) {
-    if (const std::optional<Index> ids = ids_if_readable(c.data, count_ids))
+    if (const std::optional<Index> ids = ids_if_readable(c.data, count_ids)) {
+      // Without count_ids there is no text: a model is measured, or runs a tokenizer of its own.
+      out.require(!count_ids || *ids <= *c.model.vocab_size, "model.vocab_size", *c.model.vocab_size,
+                  str("must be at least ", *ids, ", the ids of data.tokenizer = ", *c.data.tokenizer));
       warn_of_idle_ids(*c.model.vocab_size, *ids, *c.data.tokenizer, plan);
+    }
     return {};
   }
   const std::string unset =

@@ -14,7 +14,8 @@ struct VocabularySize {
 };
 
 /// Sets model.vocab_size to the number of the tokenizer's ids where the recipe and its preset have none. Adds a warning
-/// to the plan if the model has more than 1.2 times these ids. data.tokenizer is set.
+/// to the plan if the model has more than 1.2 times these ids, and, with count_ids, a problem if it has fewer.
+/// data.tokenizer is set.
 VocabularySize derive_vocab_size(RunConfig& c, const BrokenKeys& broken, const CountIds& count_ids, RunPlan& plan,
                                  Problems& out);
 

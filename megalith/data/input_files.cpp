@@ -74,7 +74,7 @@ void refuse_table(const io::Path& file) {
   for (const std::string_view packed : {".gz", ".zst", ".xz"})
     if (name.ends_with(packed)) name.resize(name.size() - packed.size());
   const bool is_csv = name.ends_with(".csv");
-  if (!is_csv && !name.ends_with(".tsv")) return;
+  if (!is_csv && !name.ends_with(".tsv") && !name.ends_with(".tab")) return;
   throw InputError(str("[", file.string(), "] is a table (", is_csv ? "CSV" : "TSV",
                        "), whose columns are not read: write its rows as lines of JSON, {\"text\": \"...\"}, to a "
                        ".jsonl file, or as Parquet; a file named .txt is taken as plain text"));

@@ -48,6 +48,11 @@ std::string advice(const ParallelSizes& asked, std::string_view error) {
   return "";
 }
 
+std::string_view without_code(std::string_view error) {
+  const std::size_t end = error.starts_with("E_") ? error.find(": ") : std::string_view::npos;
+  return end == std::string_view::npos ? error : error.substr(end + 2);
+}
+
 std::string tp_first(std::string_view order) { return "tp-" + without(order, Axis::tp); }
 
 }  // namespace megalith::grid

@@ -10,6 +10,9 @@ namespace megalith::grid {
 /// that is legal. "" where there is nothing to add.
 std::string advice(const ParallelSizes& asked, std::string_view error);
 
+/// The message of an error of resolve() without its code.
+std::string_view without_code(std::string_view error);
+
 /// The order with tp as the fastest axis: with etp = tp an expert's ranks along tp are then those of the dense layers.
 std::string tp_first(std::string_view order);
 

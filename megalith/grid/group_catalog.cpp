@@ -141,17 +141,17 @@ int GroupCatalog::groups_crossing_nodes(GroupKind kind, int ranks_per_node) cons
 
 std::vector<std::string> placement_warnings(const GroupCatalog& catalog, int ranks_per_node) {
   std::vector<std::string> warnings;
-  const auto warn = [&](GroupKind kind, const char* code, const char* groups, const char* axis, int size) {
+  const auto warn = [&](GroupKind kind, const char* groups, const char* axis, int size) {
     const int crossing = catalog.groups_crossing_nodes(kind, ranks_per_node);
     if (crossing == 0) return;
-    warnings.push_back(str(code, ": ", crossing, " of ", catalog.num_groups(kind), ' ', groups,
-                           " span more than one node: with ", axis, ' ', size, " and ", ranks_per_node,
-                           " ranks per node, choose ", axis == std::string_view("tp") ? "a " : "an ", axis,
-                           " that divides ", ranks_per_node, " and put ", axis,
+    warnings.push_back(str(crossing, " of ", catalog.num_groups(kind), ' ', groups, " span more than one node: with ",
+                           axis, ' ', size, " and ", ranks_per_node, " ranks per node, choose ",
+                           axis == std::string_view("tp") ? "a " : "an ", axis, " that divides ", ranks_per_node,
+                           " and put ", axis,
                            axis == std::string_view("tp") ? " first in the order" : " before dp and pp in the order"));
   };
-  warn(GroupKind::tp, "W_TP_CROSSES_NODES", "tensor parallel groups", "tp", catalog.sizes().tp);
-  warn(GroupKind::ep, "W_EP_CROSSES_NODES", "expert parallel groups", "ep", catalog.sizes().ep);
+  warn(GroupKind::tp, "tensor parallel groups", "tp", catalog.sizes().tp);
+  warn(GroupKind::ep, "expert parallel groups", "ep", catalog.sizes().ep);
   return warnings;
 }
 

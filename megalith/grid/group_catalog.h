@@ -95,8 +95,7 @@ class GroupCatalog {
   std::vector<Entry> entries_;  // by kind
 };
 
-/// "W_TP_CROSSES_NODES: ..." and "W_EP_CROSSES_NODES: ..." where such groups span nodes: legal, but their traffic is
-/// the heaviest of all.
+/// Where tensor or expert parallel groups span nodes: legal, but their traffic is the heaviest of all.
 std::vector<std::string> placement_warnings(const GroupCatalog& catalog, int ranks_per_node);
 
 }  // namespace megalith::grid

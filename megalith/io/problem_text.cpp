@@ -10,22 +10,19 @@
 #include "megalith/base/str.h"
 
 namespace megalith::io {
-namespace {
 
-/// "; a/b is a link to c, which is not there": the first such link on the way to `path`, else "".
-std::string dangling_link(const Path& path) {
+std::string broken_link(const Path& path) {
   Path way;
   for (const Path& part : path) {
     way /= part;
-    std::error_code error;
-    if (std::filesystem::is_symlink(way, error) && !std::filesystem::exists(way, error))
-      return str("; ", way.string(), " is a link to ", std::filesystem::read_symlink(way, error).string(),
-                 ", which is not there");
+    std::error_code error, ignored;
+    if (!std::filesystem::is_symlink(way, error) || std::filesystem::exists(way, error)) continue;
+    const bool is_loop = error == std::errc::too_many_symbolic_link_levels;
+    return str(way.string(), " is a link to ", std::filesystem::read_symlink(way, ignored).string(),
+               is_loop ? ", which leads back to it" : ", which is not there");
   }
   return "";
 }
-
-}  // namespace
 
 std::string system_problem(std::string_view operation, std::string_view what, int error) {
   // Names of operations that are not a reader's words.
@@ -48,7 +45,7 @@ std::string system_problem(std::string_view operation, std::string_view what, in
 }
 
 std::string looked_for_in(const Path& path) {
-  if (const std::string link = dangling_link(path); !link.empty()) return link;
+  if (const std::string link = broken_link(path); !link.empty()) return "; " + link;
   std::error_code error;
   const Path here = std::filesystem::current_path(error);
   return path.is_absolute() || error ? std::string() : str("; it was looked for in ", here.string());

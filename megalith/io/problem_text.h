@@ -10,7 +10,11 @@ namespace megalith::io {
 /// what, and the system's reason.
 std::string system_problem(std::string_view operation, std::string_view what, int error);
 
-/// Added to "there is no such file" and the like: "; FILE is a link to TARGET, which is not there" where that is the
+/// "FILE is a link to TARGET, which is not there", or "..., which leads back to it": the first such link on the way to
+/// `path`, else "".
+std::string broken_link(const Path& path);
+
+/// Added to "there is no such file" and the like: "; " and broken_link() where that is the
 /// reason, "; it was looked for in FOLDER" for another relative path, else "".
 std::string looked_for_in(const Path& path);
 

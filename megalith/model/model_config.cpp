@@ -104,15 +104,14 @@ void check_heads(const ModelConfig& m, Index tp, Problems& out) {
 void check_slices(const ModelConfig& m, Index tp, Problems& out) {
   const Index dense_ffn = m.num_moe_layers() < m.num_layers ? m.ffn_hidden_size : 0;  // 0: no layer has it
   const Index all = std::gcd(std::gcd(m.num_heads, m.kv_heads()), std::gcd(dense_ffn, m.moe.shared_ffn_hidden_size));
-  const auto require = [&](const char* key, Index size, const char* code) {
+  const auto require = [&](const char* key, Index size) {
     if (size % tp != 0)
-      out.add("parallel.tp", tp,
-              str("must divide ", key, " = ", size, " (", code, ")", nearest_text(nearest_divisor(all, tp))));
+      out.add("parallel.tp", tp, str("must divide ", key, " = ", size, nearest_text(nearest_divisor(all, tp))));
   };
-  require("model.num_heads", m.num_heads, "E_HEADS_NOT_DIVISIBLE");
-  if (m.kv_heads() != m.num_heads) require("model.num_kv_heads", m.kv_heads(), "E_HEADS_NOT_DIVISIBLE");
-  require("model.ffn_hidden_size", dense_ffn, "E_DIM_NOT_DIVISIBLE");
-  require("moe.shared_ffn_hidden_size", m.moe.shared_ffn_hidden_size, "E_DIM_NOT_DIVISIBLE");
+  require("model.num_heads", m.num_heads);
+  if (m.kv_heads() != m.num_heads) require("model.num_kv_heads", m.kv_heads());
+  require("model.ffn_hidden_size", dense_ffn);
+  require("moe.shared_ffn_hidden_size", m.moe.shared_ffn_hidden_size);
   out.require(m.padded_vocab_size % tp == 0, "model.padded_vocab_size", m.padded_vocab_size,
               str("must be divisible by parallel.tp = ", tp, "; the smallest that fits is ",
                   padded_vocab_size(m.vocab_size, static_cast<int>(tp))));

@@ -44,7 +44,7 @@ void require_legal_scopes(const config::RunPlan& plan) {
   };
   if (plan.model.moe.has_experts() && config::has_moe(plan.graphs.scopes)) refuse(config::kExpertsInGraphs);
   if (const auto rule = capture::first_broken_rule(config::graph_scopes(plan), plan.run_facts()))
-    refuse(str("V", rule->number, ": ", rule->text));
+    refuse(rule->message());
 }
 
 }  // namespace megalith::apps

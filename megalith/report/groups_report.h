@@ -18,7 +18,7 @@ struct GroupsRequest {
 
 struct GroupsReport {
   std::string output;                 ///< for standard output, ends with a line feed
-  std::vector<std::string> warnings;  ///< W_TP_CROSSES_NODES, W_EP_CROSSES_NODES: with ranks_per_node only
+  std::vector<std::string> warnings;  ///< grid::placement_warnings(): with ranks_per_node only
 };
 
 /// Pure. O(world size), with `rank` O(sum of its groups' sizes). Throws ConfigError on illegal sizes (see

@@ -68,8 +68,7 @@ using IdByBytes = std::unordered_map<std::string, std::int32_t>;
 io::Path first_existing(io::Fs& fs, const io::Path& dir, std::string_view a, std::string_view b) {
   if (fs.exists(dir / a)) return dir / a;
   if (fs.exists(dir / b)) return dir / b;
-  throw InputError(str("[gpt2 tokenizer] ", (dir / a).string(), ": not found, nor ", b, " beside it",
-                       io::looked_for_in(dir),
+  throw InputError(str("[", (dir / a).string(), "] not found, nor ", b, " beside it", io::looked_for_in(dir),
                        "; set vocab_dir to the folder with the vocabulary's two files or tokenizer.json"));
 }
 

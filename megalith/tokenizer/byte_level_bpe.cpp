@@ -98,7 +98,7 @@ void ByteLevelBpe::encode_word(std::string_view word, Scratch& scratch, std::vec
     if (whole != whole_words_.end()) return ids.push_back(whole->second);
     if (word.size() < kLongWord) return scratch.merger.merge(vocabulary_, word, ids);
     if (word.size() >= kNone)
-      throw InputError(str("[gpt2 tokenizer] a word of ", word.size(), " bytes: must be below 4 GiB"));
+      throw InputError(str("[", name(), " tokenizer] a word of ", word.size(), " bytes: must be below 4 GiB"));
     const std::lock_guard lock(long_word_);
     merge_long_word(vocabulary_, word, ids);
   });
@@ -116,7 +116,8 @@ class ByteLevelBpe::Cutter final : public TextCutter {
     const auto cut = [&](std::string_view text, bool ends_section) {
       pieces_.push(text, ends_section, [&](std::string_view word) {
         if (word.size() > std::numeric_limits<std::uint32_t>::max())
-          throw InputError(str("[gpt2 tokenizer] a word of ", word.size(), " bytes: must be below 4 GiB"));
+          throw InputError(
+              str("[", owner_.name(), " tokenizer] a word of ", word.size(), " bytes: must be below 4 GiB"));
         out.bytes += word;
         out.pieces.push_back({.size = static_cast<std::uint32_t>(word.size())});
       });

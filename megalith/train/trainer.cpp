@@ -309,7 +309,7 @@ class Run {
 void check_vocabulary(const config::RunPlan& plan, const tokenizer::Tokenizer& tokenizer) {
   if (tokenizer.vocab_size() <= plan.model.vocab_size) return;
   throw ConfigError(str("model.vocab_size = ", plan.model.vocab_size, ": must be at least ", tokenizer.vocab_size(),
-                        ", the vocabulary of data.tokenizer = ", tokenizer.name()));
+                        ", the ids of data.tokenizer = ", tokenizer.name()));
 }
 
 CheckpointError nothing_to_resume(const io::Path& folder) {

@@ -244,6 +244,76 @@ TEST_F(Program, ADanglingLinkIsNamedAndNotOfferedAsWhatWasMeant) {
       << got.err;
 }
 
+TEST_F(Program, LinksThatLeadNowhereAreRefusedAsOutput) {
+  std::filesystem::create_symlink("nowhere", dir_ / "dangling");
+  std::filesystem::create_symlink("loop_b", dir_ / "loop_a");
+  std::filesystem::create_symlink("loop_a", dir_ / "loop_b");
+  write_all(dir_ / "text.txt", "some text\n");
+  const std::string in = (dir_ / "text.txt").string();
+  for (const auto& [name, target, reason] :
+       {std::tuple{"dangling", "nowhere", ", which is not there"}, {"loop_a", "loop_b", ", which leads back to it"}}) {
+    const std::string link = (dir_ / name).string();
+    for (const std::string& to : {link, link + "/below"}) {
+      for (const auto& [command, option] :
+           {std::pair<std::string, const char*>{"train " + recipe() + " --out ", "--out"},
+            {"data build --tokenizer byte --input " + in + " --output ", "--output"},
+            {"data clean --input " + in + " --output ", "--output"},
+            {"data dedup --input " + in + " --output ", "--output"},
+            {"data overlap --train " + in + " --test " + in + " --output ", "--output"},
+            {"tokenizer train --type bpe --vocab-size 300 --input " + in + " --output ", "--output"},
+            {"checkpoint export-hf x --out ", "--out"},
+            {"checkpoint import-hf x --out ", "--out"}}) {
+        const Finished got = run_shell("megalith " + command + to);
+        EXPECT_EQ(got.code, 64) << command << to << '\n' << got.err;
+        EXPECT_NE(got.err.find(std::string(option) + " = " + to + ": " + link + " is a link to " + target + reason +
+                               "; remove the link, or name another path"),
+                  std::string::npos)
+            << command << to << '\n'
+            << got.err;
+        EXPECT_TRUE(std::filesystem::is_symlink(link));
+      }
+    }
+  }
+}
+
+TEST(CommandLine, TheHelpOfACheckpointsTwoFormsNamesNeitherAsRequired) {
+  for (const std::string command : {"generate", "eval", "score"}) {
+    const Finished help = run_shell("megalith " + command + " --help");
+    EXPECT_NE(help.out.find("[checkpoint]\n"), std::string::npos) << help.out;
+    EXPECT_EQ(help.out.find("checkpoint TEXT REQUIRED"), std::string::npos) << help.out;
+    std::string words = std::regex_replace(help.out, std::regex("\\s+"), " ");
+    EXPECT_NE(words.find("required in one of both forms, checkpoint or --checkpoint"), std::string::npos) << help.out;
+    EXPECT_EQ(run_shell("megalith " + command).code, 64);
+  }
+}
+
+TEST_F(Program, OptionsAndValuesOfOtherProgramsAreAnswered) {
+  const auto error = [&](const std::string& arguments) {
+    return run_shell("megalith train " + recipe() + " --out " + out("a") + " " + arguments).err;
+  };
+  EXPECT_THAT(error("--eval_only=True"),
+              ::testing::HasSubstr("error: --eval_only: no such option. `megalith eval OUT"));
+  EXPECT_THAT(error("--config=x.py"), ::testing::HasSubstr("error: --config: no such option. The recipe follows"));
+  EXPECT_THAT(error("--set train.init=gpt2"),
+              ::testing::HasSubstr("nothing is downloaded: of a model of Hugging Face, such as gpt2, `megalith "
+                                   "checkpoint import-hf FOLDER --out OUT` makes one"));
+}
+
+TEST_F(Program, RecipeAndPlanCompareTheModelsIdsWithTheTokenizers) {
+  for (const std::string command : {"recipe", "plan"}) {
+    const auto run = [&](const std::string& ids) {
+      return run_shell("megalith " + command + " " + recipe() +
+                       " --set data.tokenizer=byte --set model.vocab_size=" + ids);
+    };
+    const Finished more = run("400"), fewer = run("100");
+    EXPECT_EQ(more.code, 0) << more.err;
+    EXPECT_THAT(more.err, ::testing::HasSubstr("model.vocab_size = 400: data.tokenizer = byte has 256 ids")) << command;
+    EXPECT_EQ(fewer.code, 64) << command;
+    EXPECT_THAT(fewer.err, ::testing::HasSubstr("model.vocab_size = 100: must be at least 256, the ids of "
+                                                "data.tokenizer = byte"));
+  }
+}
+
 TEST(CommandLine, UsageLinesBeginWithTheProgram) {
   for (const auto& [arguments, usage] : {std::pair{"bench", "megalith bench [OPTIONS] SUBCOMMAND"},
                                          {"bench step --nope", "megalith bench step [OPTIONS]"},

@@ -302,6 +302,10 @@ TEST_F(EvalProgram, ResultsThatWereChangedAreComputedAgain) {
   changed(replaced({{0, "anything"}}), 1, 40);
   changed(replaced({{0, with(lines[0], "lambada", "lambadb")}, {1, "x"}, {20, "{}"}}), 3, 38);
   changed({with(lines[0], "lambada", "lambadb")}, 1, 0);
+  const std::string unsealed = lines[0].substr(0, lines[0].find(",\"checksum\"")) + "}";
+  changed(replaced({{0, unsealed}}), 1, 40);
+  changed({unsealed}, 1, 0);
+  changed({lines[0].substr(0, 40)}, 1, 0);
   Lines all = lines;
   for (std::size_t i = 1; i < all.size(); ++i) all[i] = with(all[i], "\"targets\":", "\"targets\":9");
   changed(all, 40, 0);

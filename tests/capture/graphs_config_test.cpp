@@ -34,15 +34,14 @@ TEST(GraphsConfig, RulesOnNames) {
   EXPECT_EQ(problems_of({"full"}, GraphMode::layers), Lines{});
   EXPECT_EQ(problems_of({"full_iteration"}, GraphMode::iteration), Lines{});
   EXPECT_EQ(problems_of({"full", "mlp"}, GraphMode::layers),
-            Lines{"graphs.scopes = [full, mlp]: V1: full means whole layers, so nothing can stand beside it; write "
-                  "scopes = []"});
+            Lines{"graphs.scopes = [full, mlp]: full means whole layers, so nothing can stand beside it; write "
+                  "scopes = [] (rule V1 of docs/graphs.md)"});
   EXPECT_EQ(problems_of({"full_iteration"}, GraphMode::layers),
-            Lines{"graphs.scopes = [full_iteration]: V2: full_iteration is a mode: write mode = \"iteration\", scopes "
-                  "= []"});
+            Lines{"graphs.scopes = [full_iteration]: full_iteration is a mode: write mode = \"iteration\", scopes "
+                  "= [] (rule V2 of docs/graphs.md)"});
   EXPECT_EQ(problems_of({"full_iteration", "mlp"}, GraphMode::iteration).size(), 1U);
   // Names come before anything else.
-  EXPECT_EQ(problems_of({"full", "expert"}, GraphMode::layers).at(0).substr(0, 36),
-            "graphs.scopes = [full, expert]: V1: ");
+  EXPECT_EQ(problems_of({"full", "expert"}, GraphMode::layers).at(0).substr(0, 32), "graphs.scopes = [full, expert]: ");
   EXPECT_NE(problems_of({"full", "expert"}, GraphMode::layers).at(0).find("no scope is called expert"),
             std::string::npos);
 }

@@ -144,8 +144,8 @@ TEST(Scopes, ProblemsNameTheRuleAndComeWithGraphsOfLayersOnly) {
   GraphsConfig config{.mode = GraphMode::layers, .scopes = {Scope::attn, Scope::moe_router}};
   check_scopes(config, kDenseFacts, problems);
   EXPECT_EQ(problems.lines(),
-            std::vector<std::string>{"graphs.scopes = [attn, moe_router]: V5: the model has no experts; use attn, mlp, "
-                                     "or [] for whole layers"});
+            std::vector<std::string>{"graphs.scopes = [attn, moe_router]: the model has no experts; use attn, mlp, "
+                                     "or [] for whole layers (rule V5 of docs/graphs.md)"});
   config.mode = GraphMode::none;
   check_scopes(config, kDenseFacts, problems);
   EXPECT_EQ(problems.lines().size(), 1U);

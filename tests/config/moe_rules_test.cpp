@@ -61,7 +61,7 @@ TEST(MoeRecipe, RanksAreTheLeastThatBothGridsDivide) {
             16);
   EXPECT_EQ(plan_with_experts({"parallel.tp=4", "parallel.etp=1", "parallel.ep=2"}).grid.edp, 2);
   EXPECT_THAT(problem_with({"parallel.ranks=6", "parallel.ep=4"}),
-              AllOf(HasSubstr("E_WORLD_NOT_DIVISIBLE_EXPERT"), HasSubstr("the least number of ranks is 4")));
+              AllOf(HasSubstr("}: world_size (6) is not divisible by"), HasSubstr("the least number of ranks is 4")));
 }
 
 struct BadInput {
@@ -99,7 +99,8 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.num_groups=4", "moe.group_top_k=1", "moe.top_k=3"}, {"moe.top_k = 3: must be at most 2"}},
       {{"parallel.ep=2", "parallel.order=ep-pp-tp-dp", "parallel.tp=2", "parallel.pp=2", "parallel.ranks=8",
         "parallel.etp=1"},
-       {"parallel.order = ep-pp-tp-dp: E_PP_GROUPS_DIFFER", "the nearest legal order has pp last: ep-tp-dp-cp-pp"}},
+       {"parallel.order = ep-pp-tp-dp: pipeline groups of the dense grid",
+        "the nearest legal order has pp last: ep-tp-dp-cp-pp"}},
       {{"graphs.mode=iteration"}, {"graphs.mode = iteration: covers MoE layers"}},
       {{"graphs.mode=layers"}, {"graphs.scopes", "covers MoE layers"}},
       {{"graphs.mode=layers", "graphs.scopes=[\"attn\", \"moe_router\"]"}, {"covers MoE layers"}},
@@ -153,7 +154,7 @@ TEST(MoeRecipe, AProblemIsReportedOnce) {
       {{"moe.num_groups=0"}, "moe.num_groups = 0: must be at least 1"},
       {{"moe.num_groups=99999999999"}, "moe.num_groups = 99999999999: must be at most 64"},
       {{"graphs.mode=layers", "graphs.scopes=[\"moe\"]"}, "graphs.scopes = [moe]: covers MoE layers"},
-      {{"parallel.order=tp-pp-dp-dp"}, "parallel.order = tp-pp-dp-dp: E_ORDER_DUPLICATE_AXIS"}};
+      {{"parallel.order=tp-pp-dp-dp"}, "parallel.order = tp-pp-dp-dp: order 'tp-pp-dp-dp': axis 'dp' appears twice"}};
   for (const auto& [settings, text] : all)
     EXPECT_THAT(problem_with(settings), AllOf(HasSubstr("r.toml: 1 problem\n"), HasSubstr(text)));
 }

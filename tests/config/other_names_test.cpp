@@ -116,6 +116,14 @@ TEST(OtherNames, WordsOfAnotherSectionAreFound) {
   expect_known(names);
 }
 
+TEST(OtherNames, OptionsOfOtherProgramsHaveWordsOfTheirOwn) {
+  for (const char* name : {"--eval_only", "--do-eval"})
+    EXPECT_EQ(meant_key(name).how, "`megalith eval OUT --task loss --data FILE` measures the model of a run") << name;
+  for (const char* name : {"--config", "--config-file", "--job.config_file"})
+    EXPECT_EQ(meant_key(name).how, "The recipe follows the command without an option: megalith train RECIPE.toml")
+        << name;
+}
+
 TEST(OtherNames, ValuesOfOtherProgramsAreKnown) {
   const auto hint = [](const std::string& setting) {
     try {
@@ -128,6 +136,13 @@ TEST(OtherNames, ValuesOfOtherProgramsAreKnown) {
     return std::string();
   };
   EXPECT_EQ(hint("device.type=gpu"), "cuda");
+  EXPECT_NE(
+      hint("device.type=mps").find("device.type = mps: must be cpu or cuda; Apple's GPUs (Metal) have no backend"),
+      std::string::npos);
+  for (const char* other : {"rocm", "hip", "xpu"})
+    EXPECT_NE(hint(std::string("device.type=") + other).find("must be cpu or cuda; AMD's and Intel's GPUs have no"),
+              std::string::npos)
+        << other;
   EXPECT_EQ(hint("device.type=GPU"), "cuda");
   EXPECT_EQ(hint("device.type=cpuu"), "cpu");
   EXPECT_EQ(hint("train.precision=bfloat16"), "bf16");

@@ -60,6 +60,24 @@ TEST(VocabularySize, OfTheRecipeAndOfThePresetStays) {
   EXPECT_EQ(resolve(parse_recipe("", "r.toml", settings), 0, ids(50000)).model.vocab_size, 50257);
 }
 
+TEST(VocabularySize, BelowItsTokenizersIsRefused) {
+  const auto problem = [](std::vector<std::string> settings, const CountIds& count_ids) -> std::string {
+    try {
+      planned(settings, count_ids);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(problem({kOwn, "model.vocab_size=999"}, ids(1000)),
+            "r.toml: 1 problem\n  model.vocab_size = 999: must be at least 1000, the ids of data.tokenizer = bpe");
+  EXPECT_EQ(problem({kOwn, "model.vocab_size=1000"}, ids(1000)), "");
+  EXPECT_EQ(problem({kOwn, "model.vocab_size=999"}, kFails), "") << "they are not known";
+  EXPECT_EQ(problem({"model.vocab_size=255"}, ids(1000)),
+            "r.toml: 1 problem\n  model.vocab_size = 255: must be at least 256, the ids of data.tokenizer = byte");
+  EXPECT_EQ(problem({"model.vocab_size=255"}, nullptr), "") << "no text is read";
+}
+
 TEST(VocabularySize, AboveItsTokenizersByMoreThanAFifthCausesAWarning) {
   const auto warnings = [](const char* vocab_size, const CountIds& count_ids) {
     return planned({kOwn, vocab_size}, count_ids).warnings();

@@ -267,7 +267,7 @@ TEST_F(CorpusCommands, BadSettingsEndIn64AndWriteNothing) {
 }
 
 TEST_F(CorpusCommands, TablesAreRefused) {
-  for (const char* name : {"rows.csv", "rows.tsv", "ROWS.CSV", "rows.csv.gz"}) {
+  for (const char* name : {"rows.csv", "rows.tsv", "rows.tab", "ROWS.CSV", "rows.csv.gz"}) {
     std::filesystem::create_directories(dir_ / "folder");
     write_all(dir_ / "folder" / "a.txt", "some text");
     write_all(dir_ / "folder" / name, "id,text\n1,one\n");
@@ -282,7 +282,7 @@ TEST_F(CorpusCommands, TablesAreRefused) {
       for (const std::string& command : commands) {
         const Finished run = run_shell("mkdir -p " + path("out") + "; megalith " + command);
         EXPECT_EQ(run.code, 65) << command << '\n' << run.err;
-        const std::string kind = std::string(name).find("tsv") == std::string::npos ? "CSV" : "TSV";
+        const std::string kind = std::string(name).find(".t") == std::string::npos ? "CSV" : "TSV";
         EXPECT_NE(
             run.err.find("error: E65 [" + table + "] is a table (" + kind +
                          "), whose columns are not read: write its rows as lines of JSON, {\"text\": \"...\"}, to "

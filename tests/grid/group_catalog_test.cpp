@@ -220,17 +220,16 @@ TEST(GroupCatalog, WarnsWhenTensorGroupsCrossNodes) {
   const GroupCatalog catalog(resolve({.world_size = 16, .tp = 8}));
   EXPECT_EQ(placement_warnings(catalog, 8), std::vector<std::string>());
   EXPECT_EQ(placement_warnings(catalog, 4),
-            std::vector<std::string>{
-                "W_TP_CROSSES_NODES: 2 of 2 tensor parallel groups span more than one node: with tp 8 and 4 ranks per "
-                "node, choose "
-                "a tp that divides 4 and put tp first in the order"});
+            std::vector<std::string>{"2 of 2 tensor parallel groups span more than one node: with tp 8 and 4 ranks per "
+                                     "node, choose "
+                                     "a tp that divides 4 and put tp first in the order"});
 }
 
 TEST(GroupCatalog, WarnsWhenExpertGroupsCrossNodes) {
   const GroupCatalog catalog(resolve({.world_size = 16, .ep = 8}));
   EXPECT_EQ(placement_warnings(catalog, 8), std::vector<std::string>());
   EXPECT_EQ(placement_warnings(catalog, 4),
-            std::vector<std::string>{"W_EP_CROSSES_NODES: 2 of 2 expert parallel groups span more than one node: with "
+            std::vector<std::string>{"2 of 2 expert parallel groups span more than one node: with "
                                      "ep 8 and 4 ranks per node, choose an ep that divides 4 and put ep before dp and "
                                      "pp in the order"});
 }

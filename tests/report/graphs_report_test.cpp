@@ -182,7 +182,8 @@ TEST(GraphsReport, ScopesAreTheRecipes) {
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_STREQ(error.what(),
-                 "graphs.scopes = [moe]: V5: the model has no experts; use attn, mlp, or [] for whole layers");
+                 "graphs.scopes = [moe]: the model has no experts; use attn, mlp, or [] for whole layers (rule V5 of "
+                 "docs/graphs.md)");
   }
 }
 

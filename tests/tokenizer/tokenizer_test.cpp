@@ -168,8 +168,8 @@ TEST(Tokenizer, UnknownNameIsExplained) {
       "vocab_dir is not set: the gpt2 tokenizer reads tokenizer.json, or encoder.json and vocab.bpe, from that folder");
   const TempDir empty;
   EXPECT_EQ(error_of<InputError>([&] { make_tokenizer("gpt2", empty.path(), *fs); }),
-            str("[gpt2 tokenizer] ", (empty / "encoder.json").string(),
-                ": not found, nor vocab.json beside it; set vocab_dir to the folder with the vocabulary's two files or "
+            str("[", (empty / "encoder.json").string(),
+                "] not found, nor vocab.json beside it; set vocab_dir to the folder with the vocabulary's two files or "
                 "tokenizer.json"));
 }
 
