@@ -403,8 +403,11 @@ std::string as_key(std::string_view name) {
 std::span<const OtherName> other_names() { return kOtherNames; }
 
 std::string_view meant_value(std::string_view value, std::span<const std::string_view> choices) {
-  const auto is_choice = [&](const OtherValue& row) { return std::ranges::find(choices, row.value) != choices.end(); };
-  const OtherValue* const row = find_other_value(value, is_choice);
+  // A value without one of ours has a sentence, and nothing else was meant.
+  const auto is_known = [&](const OtherValue& row) {
+    return row.value.empty() || std::ranges::find(choices, row.value) != choices.end();
+  };
+  const OtherValue* const row = find_other_value(value, is_known);
   return row != nullptr ? row->value : nearest(value, choices);
 }
 
