@@ -94,6 +94,7 @@ eval::EvalSet loss_of_text(io::Fs& fs, const EvalTask& task, const tokenizer::To
   options.reading.format = data::CorpusFormat::text;
   options.reading.max_line_bytes = static_cast<Index>(task.max_line);
   eval::LossText text(tokenizer);
+  text.expect_text(scanned.bytes);
   LossSink sink(text);
   data::tokenize_corpus(fs, {task.data}, tokenizer, options, sink);
   text.end_document(scanned.bytes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 
 #include "megalith/base/checked_growth.h"
 #include "megalith/base/error.h"
@@ -184,6 +185,16 @@ EvalSet wikitext_harness_set(const SourceText& source, const tokenizer::Tokenize
       {"documents", static_cast<Index>(documents.size())}, {"words", words}, {"bytes", bytes}, {"tokens", tokens}};
   count_windows(set);
   return set;
+}
+
+void LossText::expect_text(Index bytes) {
+  const Index ids = bytes + 1;  // tokens of less than a byte are rare
+  try {
+    require_memory(host_limits(), ids * Index{sizeof(std::int32_t)}, "the ids of --data", "");
+    ids_.reserve(static_cast<std::size_t>(ids));
+  } catch (const IoError&) {  // they are fewer, or are refused as they come
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void LossText::add(std::string_view document) {

@@ -57,6 +57,9 @@ EvalSet wikitext_harness_set(const SourceText& source, const tokenizer::Tokenize
 class LossText {
  public:
   explicit LossText(const tokenizer::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  /// Takes room for the ids of a text of so many bytes at once where the system has it: ids that grow are held twice
+  /// for a moment. Only what is written counts as memory.
+  void expect_text(Index bytes);
   void add(std::string_view document);
   /// The same for a document of which the ids come, in pieces.
   void add_ids(std::span<const std::int32_t> ids);

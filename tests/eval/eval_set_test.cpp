@@ -116,6 +116,17 @@ TEST(EvalSet, LambadaNamesEveryBadLine) {
   EXPECT_THAT(set.passages, IsEmpty());
 }
 
+TEST(EvalSet, LossHoldsTheIdsOfATextOfKnownSizeOnce) {
+  const auto ids = bytes();  // it outlives the text
+  LossText text(*ids);
+  text.expect_text(1000);
+  for (int i = 0; i < 100; ++i) text.add_ids(std::vector<std::int32_t>(10, 'a'));
+  text.end_document(1000);
+  const EvalSet set = text.finish("f", 4, 4);
+  EXPECT_EQ(set.texts.front().size(), 1001u);
+  EXPECT_EQ(set.texts.front().capacity(), 1001u) << "ids that grow are copied, and held twice meanwhile";
+}
+
 TEST(EvalSet, LossJoinsDocuments) {
   const EvalSet set = loss_set({{"abc", "f"}, {"de", "f"}}, *bytes(), 4, 4);
   EXPECT_EQ(set.counts, (Counts{{"documents", 2}, {"bytes", 5}, {"tokens", 7}, {"windows", 2}, {"targets", 6}}));
