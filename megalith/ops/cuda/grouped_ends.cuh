@@ -42,11 +42,11 @@ __device__ float2 unpacked_words(std::uint32_t word) {
 /// Writes chunks in turn: the copy of one goes on while the next is filled. All lanes of a warp call it together.
 class ChunkWriter {
  public:
-  __device__ ChunkWriter(Chunks& chunks, int lane) : chunks_(chunks), lane_(lane) {}
+  __device__ explicit ChunkWriter(Chunks& chunks) : chunks_(chunks) {}
 
   /// The next chunk, when its last copy has read it.
   __device__ std::byte* next() {
-    if (lane_ == 0) hopper::wait_for_reads_of_stores<1>();
+    if (hopper::is_elected()) hopper::wait_for_reads_of_stores<1>();
     __syncwarp();
     turn_ ^= 1;
     return chunks_.at[turn_];
@@ -56,14 +56,14 @@ class ChunkWriter {
   __device__ void send(const Store& store) {
     hopper::fence_writes();
     __syncwarp();
-    if (lane_ > 0) return;
+    if (!hopper::is_elected()) return;
     store(chunks_.at[turn_]);
     hopper::commit_stores();
   }
 
  private:
   Chunks& chunks_;
-  int lane_, turn_ = 0;
+  int turn_ = 0;
 };
 
 /// Fills a chunk of 64 16-bit columns: words[t] of a lane are columns 8 t + 2 (lane % 4) and the next, in row lane / 4
@@ -260,7 +260,7 @@ struct DownRows {
         const float2 pair = unpacked_words<T>(z[j]);
         const float gate = pair.x, up = pair.y, s = gate_sigmoid(gate), silu = gate * s, d = p[i] * dh[j];
         h[j] = silu * up;
-        z[j] = packed_words<T>(d * up * (s * (1.0f + gate * (1.0f - s))), d * silu);
+        z[j] = packed_words<T>(d * up * fmaf(silu, 1.0f - s, s), d * silu);
       }
     } else {
       const float2 pair = unpacked_words<T>(z[0]);
@@ -326,7 +326,7 @@ __device__ __forceinline__ void finish_down(const GroupedArgs& args, Chunks& chu
     fill_by_pairs(chunks.at[kIsGated ? part % 2 : 1], upper, lower, lane);
     hopper::fence_writes();
     __syncwarp();
-    if (lane == 0) {
+    if (hopper::is_elected()) {
       const int column = kZPerUnit<kKind> * tile.column + part * 2 * kSide;
       hopper::store_box(args.out, z, column, row, 0);
       hopper::store_box(args.out, z + kZBoxBytes, column + kSide, row, 0);
@@ -361,7 +361,7 @@ __device__ __forceinline__ void finish_down(const GroupedArgs& args, Chunks& chu
 template <class T, Kind kKind>
 __device__ __forceinline__ void finish(const GroupedArgs& args, Chunks& chunks, Sums& sums, const Tile& tile, int row,
                                        int lane) {
-  ChunkWriter writer(chunks, lane);
+  ChunkWriter writer(chunks);
   if constexpr (kKind == Kind::weight_grad_f32) {
     finish_wide(args, writer, sums, tile, row, lane);
   } else if constexpr (kKind == Kind::up_gated) {

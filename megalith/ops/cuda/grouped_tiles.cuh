@@ -49,7 +49,7 @@ struct alignas(1024) SharedMemory {
   Tile tiles[kTileSlots];
   Barrier full[kStages], empty[kStages];
   Barrier tile_full[kTileSlots], tile_empty[kTileSlots];
-  std::uint32_t items[kItemSlots];
+  std::uint32_t items[kItemSlots], word_of_other_block;
   Barrier item_full[kItemSlots];
 };
 static_assert(sizeof(SharedMemory) <= 226 * 1024);
@@ -145,10 +145,15 @@ class Items {
   RingPlace<SharedMemory::kItemSlots> slot_;
 };
 
-/// Copies a part of z as a stage: 128 columns of the tile's rows, in two boxes.
+/// Copies a part of z as a stage: 128 columns of the tile's rows, in two boxes. The other block of the cluster sends a
+/// word when the stage is free for it too, as it copies into stages of operands only then. So no block is ahead of the
+/// other by a stage, whose release would be counted with that of the stage before.
 template <Kind kKind>
-__device__ void copy_z(const GroupedArgs& args, Stage& stage, Barrier& full, const Tile& tile, int part) {
-  hopper::arrive_and_expect(full, 2 * kZBoxBytes);
+__device__ void copy_z(const GroupedArgs& args, SharedMemory& shared, int place, const Tile& tile, int part, int rank) {
+  Stage& stage = shared.stages[place];
+  Barrier& full = shared.full[place];
+  hopper::arrive_and_expect(full, 2 * kZBoxBytes + sizeof(std::uint32_t));
+  hopper::send_word(static_cast<unsigned>(rank ^ 1), shared.word_of_other_block, 0, full);
   const int column = tile.column * kZPerUnit<kKind> + part * 2 * kSide;
   for (int side = 0; side < 2; ++side)
     hopper::load_box(0, reinterpret_cast<std::byte*>(&stage) + side * kZBoxBytes, args.z, full, column + side * kSide,
@@ -167,8 +172,9 @@ __device__ void copy_operands(const GroupedArgs& args, SharedMemory& shared, int
   for (;; slot.next()) {
     const bool is_last = items.next() >= walk.count();
     const Tile tile = is_last ? Tile{} : walk.find(items.next());
-    hopper::wait(shared.tile_empty[slot.place], slot.parity ^ 1u);
+    // One lane alone waits. It goes on before the others do, and the barrier could be two phases on when they look.
     if (lane == 0) {
+      hopper::wait(shared.tile_empty[slot.place], slot.parity ^ 1u);
       shared.tiles[slot.place] = tile;
       hopper::arrive(shared.tile_full[slot.place]);
     }
@@ -183,7 +189,7 @@ __device__ void copy_operands(const GroupedArgs& args, SharedMemory& shared, int
       }
       for (int i = 0; is_down(kKind) && i < kZParts<kKind>; ++i, at.next()) {
         hopper::wait(shared.empty[at.place], at.parity ^ 1u);
-        copy_z<kKind>(args, shared.stages[at.place], shared.full[at.place], tile, i);
+        copy_z<kKind>(args, shared, at.place, tile, i, rank);
       }
     }
     __syncwarp();
@@ -226,16 +232,23 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, SharedMemory& shared, 
   hopper::hold(sums);
 }
 
+/// The same in all lanes of a warp, which the compiler cannot know.
+__device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+__device__ inline Tile uniform(Tile tile) {
+  for (int* x : {&tile.group, &tile.row, &tile.column, &tile.end, &tile.steps}) *x = uniform(*x);
+  return tile;
+}
+
 template <class T, Kind kKind>
 __device__ __forceinline__ void consume(const GroupedArgs& args, SharedMemory& shared, int consumer) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp % kGroupWarps, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = uniform(static_cast<int>(threadIdx.x) / kWarp) % kGroupWarps;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   Chunks& chunks = shared.chunks[consumer * kGroupWarps + warp];
   RingPlace<kStages> at;
   RingPlace<SharedMemory::kTileSlots> slot;
   for (bool is_first = true;; is_first = false, slot.next()) {
     hopper::wait(shared.tile_full[slot.place], slot.parity);
-    const Tile tile = shared.tiles[slot.place];
-    __syncwarp();
+    const Tile tile = uniform(shared.tiles[slot.place]);
     if (lane == 0) hopper::arrive(shared.tile_empty[slot.place]);
     if (tile.group < 0) break;
     if (is_first && consumer == 1) hopper::sync_named(kLeadBarrier, kConsumers * kGroupThreads);
@@ -249,6 +262,7 @@ __device__ __forceinline__ void consume(const GroupedArgs& args, SharedMemory& s
       RingPlace<kStages> read = at;
       const auto take = [&] {
         hopper::wait(shared.full[at.place], at.parity);
+        __syncwarp();
         std::byte* const stage = reinterpret_cast<std::byte*>(&shared.stages[at.place]);
         at.next();
         return stage + row * kChunkRowBytes;
@@ -262,7 +276,7 @@ __device__ __forceinline__ void consume(const GroupedArgs& args, SharedMemory& s
       finish<T, kKind>(args, chunks, sums, tile, tile.row + row, lane);
     }
   }
-  if (lane == 0) hopper::wait_for_reads_of_stores<0>();  // shared memory is released with the block
+  if (hopper::is_elected()) hopper::wait_for_reads_of_stores<0>();  // shared memory is released with the block
 }
 
 template <class T, Kind kKind>
@@ -280,8 +294,7 @@ __device__ __forceinline__ void run_block(const GroupedArgs& args, SharedMemory&
     hopper::fence_init();
   }
   hopper::sync_cluster();
-  // All threads of a warp agree on it, which the compiler cannot know.
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarp, 0);
+  const int warp = uniform(static_cast<int>(threadIdx.x) / kWarp);
   if (warp < kGroupWarps) {
     hopper::shrink_registers<kCopyRegisters>();
     if (warp == 0) {

@@ -102,6 +102,20 @@ __device__ inline void grow_registers() {
 
 // ---- Bulk tensor copies: one thread starts one ----
 
+/// True for one lane of the warp, the same every time. All lanes call it together. The compiler knows that one thread
+/// goes on, which `lane == 0` does not tell it; it then needs no loop around a copy.
+__device__ inline bool is_elected() {
+  unsigned elected = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred is_it;\n"
+      "elect.sync _|is_it, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, is_it;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<std::uint64_t>(&map)) : "memory");
 }
