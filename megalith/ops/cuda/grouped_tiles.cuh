@@ -311,6 +311,16 @@ __device__ __forceinline__ void run_block(const GroupedArgs& args, SharedMemory&
   hopper::sync_cluster();
 }
 
+/// See the top. Reads a and b, 2 bytes per element, and writes the result, 2 bytes, or 4 for weight_grad_f32, which
+/// also reads as many where it adds. up: z and h are written. down: z is read, dz and ph are written.
+///
+/// Measured on an H200, bf16, normal data, 131072 rows, 64 groups, weights 2048 x 2048 and 2048 x 1024, in % of the
+/// rate of the same product with its sums rounded and stored. After some ms the GPU's power is the bound of all.
+///   up_gated 96 and 93, up_gelu 89 and 81, down_gated 81 and 80, down_gelu 75 and 77, weight_grad_f32 90 and 91.
+/// The tensor cores work for 87 % of the time of `forward` with a depth of 1024, and 72 % of that of down_gated. The
+/// rest is the end of a tile, which the consumers' distance hides in part. That distance is not critical, nor are the
+/// stores. Also tried for weight_grad_f32: stores and additions from registers, 5 to 8 % slower. For down: loads of z
+/// from registers, 30 % slower, and z fetched to the L2 before, 3 %.
 template <class T, Kind kKind>
 __global__ void __launch_bounds__(kBlockThreads, 1) grouped_product_kernel(const __grid_constant__ GroupedArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
