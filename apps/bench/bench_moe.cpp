@@ -12,8 +12,9 @@ namespace {
 /// Rows with their chosen experts, and their order by expert.
 struct Routed {
   Tensor logits, probabilities, experts, weights, choices;  // outputs of the router
-  Tensor counts, offsets, row_of, pair_of;
-  std::vector<Index> sizes;  // rows per expert
+  Tensor row_of, pair_of;
+  ops::GroupRows groups;
+  std::vector<std::int32_t> host_groups;
 };
 
 Routed route(OpsRunner& bench, const OpsBench& o) {
@@ -24,11 +25,10 @@ Routed route(OpsRunner& bench, const OpsBench& o) {
            .experts = bench.empty({o.tokens, o.top_k}, DType::i32),
            .weights = bench.empty({o.tokens, o.top_k}, wide),
            .choices = bench.empty({1, o.experts}, DType::i64),
-           .counts = bench.empty({o.experts}, DType::i64),
-           .offsets = bench.empty({o.experts}, DType::i64),
            .row_of = bench.empty({o.tokens, o.top_k}, DType::i32),
            .pair_of = bench.empty({rows}, DType::i32),
-           .sizes = {}};
+           .groups = {.begin = bench.empty({o.experts}, DType::i32), .rows = bench.empty({o.experts}, DType::i32)},
+           .host_groups = std::vector<std::int32_t>(static_cast<std::size_t>(2 * o.experts))};
   bench.measure("router", 0, static_cast<double>(r.logits.bytes() + r.probabilities.bytes()), [&](Exec& e) {
     ops::router_forward(e, {.logits = r.logits,
                             .bias = {},
@@ -39,13 +39,12 @@ Routed route(OpsRunner& bench, const OpsBench& o) {
                             .rules = {.top_k = o.top_k}});
   });
   bench.measure("build_rows", 0, static_cast<double>(3 * r.experts.bytes()), [&](Exec& e) {
-    ops::build_rows(
-        e, {.experts = r.experts, .counts = r.counts, .offsets = r.offsets, .row_of = r.row_of, .pair_of = r.pair_of});
+    ops::build_rows(e, {.experts = r.experts, .groups = r.groups, .row_of = r.row_of, .pair_of = r.pair_of});
   });
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(o.experts));
-  bench.ex().copy(counts.data(), r.counts.raw(), r.counts.bytes());
+  bench.ex().copy(r.host_groups.data(), r.groups.begin.raw(), r.groups.begin.bytes());
+  bench.ex().copy(r.host_groups.data() + o.experts, r.groups.rows.raw(), r.groups.rows.bytes());
   bench.ex().synchronize();
-  r.sizes.assign(counts.begin(), counts.end());
+  r.groups.host = r.host_groups;
   return r;
 }
 
@@ -57,18 +56,18 @@ void measure_products(OpsRunner& bench, const OpsBench& o, const Routed& routed,
                dy = bench.random({rows, out}), dx = bench.empty({rows, in}), dw = bench.gradient({o.experts, out, in}),
                one = bench.random({out, in}), d_one = bench.gradient({out, in});
   const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
-  const ops::GroupSizes sizes{routed.sizes};
+  const ops::GroupRows& groups = routed.groups;
   constexpr auto kTurned = ops::Transpose::yes;
   const auto measure = [&](const char* what, const std::function<void(Exec&)>& op) {
     bench.measure(str(name, " ", rows, " x ", out, " x ", in, " ", what), flops, 0, op);
   };
-  measure("grouped", [&](Exec& e) { ops::grouped_matmul(e, {.x = x, .w = w, .y = y, .sizes = sizes}); });
+  measure("grouped", [&](Exec& e) { ops::grouped_matmul(e, {.x = x, .w = w, .y = y, .groups = groups}); });
   measure("one product", [&](Exec& e) { ops::matmul(e, {.a = x, .b = one, .c = y, .transpose_b = kTurned}); });
   measure("dgrad grouped",
-          [&](Exec& e) { ops::grouped_matmul_input_grad(e, {.dy = dy, .w = w, .dx = dx, .sizes = sizes}); });
+          [&](Exec& e) { ops::grouped_matmul_input_grad(e, {.dy = dy, .w = w, .dx = dx, .groups = groups}); });
   measure("dgrad one product", [&](Exec& e) { ops::matmul(e, {.a = dy, .b = one, .c = dx}); });
   measure("wgrad grouped",
-          [&](Exec& e) { ops::grouped_matmul_weight_grad(e, {.dy = dy, .x = x, .dw = dw, .sizes = sizes}); });
+          [&](Exec& e) { ops::grouped_matmul_weight_grad(e, {.dy = dy, .x = x, .dw = dw, .groups = groups}); });
   measure("wgrad one product", [&](Exec& e) {
     ops::matmul(e, {.a = dy, .b = x, .c = d_one, .transpose_a = kTurned, .write = ops::Write::accumulate});
   });
@@ -83,24 +82,13 @@ void bench_moe(const OpsBench& o) {
   const Index rows = o.tokens * o.top_k;
   const Routed routed = route(bench, o);
   const Tensor x = bench.random({o.tokens, o.hidden}), in = bench.empty({rows, o.hidden}),
-               y = bench.empty({o.tokens, o.hidden}), dy = bench.random({o.tokens, o.hidden}),
-               d_in = bench.empty({rows, o.hidden}),
-               d_weights = bench.empty(routed.weights.shape(), routed.weights.dtype());
+               y = bench.empty({o.tokens, o.hidden});
   const double one = static_cast<double>(x.bytes()), all = static_cast<double>(in.bytes());
   bench.measure("permute_rows", 0, one + all, [&](Exec& e) {
     ops::permute_rows(e, {.x = x, .pair_of = routed.pair_of, .rows = in, .top_k = o.top_k});
   });
   bench.measure("sum_rows", 0, one + all, [&](Exec& e) {
     ops::sum_rows(e, {.rows = in, .row_of = routed.row_of, .weights = routed.weights, .y = y});
-  });
-  bench.measure("sum_rows_backward", 0, one + 2 * all, [&](Exec& e) {
-    ops::sum_rows_backward(e, {.dy = dy,
-                               .rows = in,
-                               .row_of = routed.row_of,
-                               .pair_of = routed.pair_of,
-                               .weights = routed.weights,
-                               .d_rows = d_in,
-                               .d_weights = d_weights});
   });
   measure_products(bench, o, routed, "up", o.hidden, 2 * o.ffn);
   measure_products(bench, o, routed, "down", o.ffn, o.hidden);

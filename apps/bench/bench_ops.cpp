@@ -370,8 +370,8 @@ void add_bench_ops(CLI::App& bench) {
     size("--params", o->params, "Parameters of the optimizer's buffers", kMaxBytes);
     if (one.name == "llama" || one.name == "moe") size("--ffn", o->ffn, "Width of an MLP or of an expert");
     if (one.name == "moe") {
-      size("--experts", o->experts, "Experts", ops::kMaxExpertsOfRows);
-      size("--top-k", o->top_k, "Experts of a token", ops::kMaxExpertsOfRows);
+      size("--experts", o->experts, "Experts", ops::kMaxGroups);
+      size("--top-k", o->top_k, "Experts of a token", ops::kMaxGroups);
     }
     command
         ->add_option(

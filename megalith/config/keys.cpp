@@ -23,7 +23,6 @@ constexpr std::string_view kDiffers = "results differ from an uninterrupted run"
 constexpr std::array<std::string_view, 2> kFamilies = {"gpt2", "llama"};
 constexpr std::array<std::string_view, 4> kPrecisions = {"fp64", "fp32", "bf16", "fp16"};
 
-constexpr std::array<std::string_view, 1> kExpertGemms = {"loop"};
 constexpr std::array<std::string_view, 1> kDispatchers = {"all_to_all"};
 
 /// A key of section [moe], whose plan is a part of the model.
@@ -218,9 +217,12 @@ std::vector<Key> make_keys() {
       {"moe.drop_by", moe([](auto& c) -> auto& { return c.drop_by; }), words("`probability`"),
        one_of(kNamesOf<ops::DropBy>), warns, not_differ,
        "which pairs of token and expert stay: those that weigh most, or the first ones (`position`)", has_capacity},
-      {"moe.gemm", moe([](auto& c) -> auto& { return c.gemm; }), words("`loop`"),
-       one_of(kExpertGemms, "others are not built yet"), may_change, not_differ,
-       "how the GEMMs of experts run: `loop`, one for each, on GPUs in several streams", has_experts},
+      {"moe.gemm", moe([](auto& c) -> auto& { return c.gemm; }), words("`auto`"), one_of(kNamesOf<nn::ExpertGemm>),
+       may_change, not_differ,
+       "how the GEMMs of experts run: one for each (`loop`; on GPUs in several streams), or on Hopper GPUs in 16 bits "
+       "one "
+       "kernel for all, which reads their sizes on the device (`grouped`). `auto`: that kernel where it can run",
+       has_experts},
       {"moe.dispatcher", moe([](auto& c) -> auto& { return c.dispatcher; }), words("`all_to_all`"),
        one_of(kDispatchers, "others are not built yet"), may_change, not_differ,
        "how rows come to their experts: `all_to_all`, with counts that the host knows", has_experts},

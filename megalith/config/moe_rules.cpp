@@ -128,8 +128,8 @@ void check_grid(const RunPlan& plan, Problems& out) {
   out.require(moe.ffn_hidden_size % etp == 0, "parallel.etp", etp,
               str("must divide moe.ffn_hidden_size = ", moe.ffn_hidden_size, "; the nearest is ",
                   nearest_divisor(moe.ffn_hidden_size, etp)));
-  out.require(etp * moe.num_experts <= ops::kMaxExpertsOfRows, "parallel.etp", etp,
-              str("times moe.num_experts = ", moe.num_experts, ": must be at most ", ops::kMaxExpertsOfRows));
+  out.require(etp * moe.num_experts <= ops::kMaxGroups, "parallel.etp", etp,
+              str("times moe.num_experts = ", moe.num_experts, ": must be at most ", ops::kMaxGroups));
   const Index samples = plan.train.micro_batch, seq_len = plan.model.seq_len, tokens = samples * seq_len;
   if (routes_shares(plan))
     out.require(tokens % tp == 0, "train.micro_batch * model.seq_len", tokens,
@@ -188,7 +188,7 @@ void derive_moe(RunConfig& c, Problems& out) {
   set_default(m.shared_gate, defaults.shared_gate);
   set_default(m.capacity, "none");
   set_default(m.drop_by, "probability");
-  set_default(m.gemm, defaults.gemm);
+  set_default(m.gemm, "auto");
   set_default(m.dispatcher, defaults.dispatcher);
   set_default(m.force_balance, defaults.force_balance);
 }

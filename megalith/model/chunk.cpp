@@ -17,7 +17,7 @@ constexpr const char* kPositionTable = "embedding.position.weight";
 
 nn::SublayerStack make_layers(const ModelSpec& model, const grid::LayerRange& layers, const nn::LayerGroups& groups,
                               ParamSet& params, const ChunkConfig& config) {
-  const nn::SublayerOptions options{config.seed, config.recompute};
+  const nn::SublayerOptions options{config.seed, config.recompute, config.group_alignment};
   std::vector<nn::SublayerStack::Entry> entries;
   for (Index layer = layers.begin; layer < layers.end; ++layer) {
     const std::span<const nn::SublayerSpec> sublayers = model.of_layers(layer, layer + 1);
@@ -175,7 +175,7 @@ void Chunk::score(Exec& ex, const Inputs& inputs, const Tensor& input, const Row
   ex.set_layer(kOutsideLayers);
   const Index rows = scores.rows.dim(0);
   const Tensor chosen = ex.tensor({rows, hidden_size_}, dtype_);
-  ops::permute_rows(ex, {.x = x, .pair_of = scores.rows, .rows = chosen, .unused = ops::UnusedRows::zero});
+  ops::permute_rows(ex, {.x = x, .pair_of = scores.rows, .rows = chosen});
   for (Index begin = 0; begin < rows; begin += kScoredRows) {
     const Index count = std::min(kScoredRows, rows - begin);
     const Tensor losses = head_->score(ex, inputs.microbatch, chosen.rows(begin, count),

@@ -33,6 +33,7 @@ struct ChunkConfig {
   std::uint64_t seed = 0;
   CaptureConfig capture = {};
   nn::RecomputeConfig recompute = {};
+  Index group_alignment = 1;  ///< nn::SublayerOptions
 };
 
 /// Consecutive Transformer layers, preceded by the embedding in the first chunk, and followed by the head in the last.

@@ -26,6 +26,13 @@ ParamSet params_of(const ChunkMemoryConfig& config, const nn::LayerGroups& group
   return {std::move(specs), config.policy, ParamContents::values};
 }
 
+Index group_alignment(const ChunkMemoryConfig& config, const nn::LayerGroups& groups) {
+  const nn::MoeConfig& moe = config.model.moe;
+  if (!groups.experts || moe.gemm == nn::ExpertGemm::loop) return 1;
+  return ops::grouped_kernel_alignment(config.device, config.policy.compute, config.model.hidden_size,
+                                       moe.ffn_hidden_size / groups.experts->etp().size());
+}
+
 }  // namespace
 
 ChunkMemory::ChunkMemory(ChunkMemoryConfig config, const comm::Mesh& mesh, const ParamSet::PartitionOf& partition)
@@ -33,6 +40,7 @@ ChunkMemory::ChunkMemory(ChunkMemoryConfig config, const comm::Mesh& mesh, const
       groups_(layer_groups(config_.tp, config_.model, mesh)),
       params_(params_of(config_, groups_, partition)) {
   const ModelSpec model = spec_of(config_.model, config_.ranges);
+  config_.chunk.group_alignment = group_alignment(config_, groups_);
   for (const ChunkRange& range : config_.ranges) chunks_.emplace_back(model, range, groups_, params_, config_.chunk);
   if (!config_.model.has_rope()) return;
   Shape shape = config_.model.rope_table_shape();

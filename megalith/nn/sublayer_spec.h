@@ -64,6 +64,7 @@ struct SublayerSpec {
 struct SublayerOptions {
   std::uint64_t seed = 0;
   RecomputeConfig recompute = {};
+  Index group_alignment = 1;  ///< of the rows of experts (ops::GroupRows)
 };
 
 /// Appends the parameters of the norm and the sublayer, in the order of their ops.

@@ -62,14 +62,19 @@ void even_choices(Exec& ex, const EvenChoices& args) {
 }
 
 void regroup_rows(Exec& ex, const RegroupRows& args) {
-  const auto [rows] = dims<1>(args.arrived_at, "regroup_rows.arrived_at");
-  expect_like(args.row_of, {rows, 1}, DType::i32, "regroup_rows.row_of");
-  expect_dtype(args.arrived_at, DType::i32, "regroup_rows.arrived_at");
+  const Index arrived = dims<2>(args.row_of, "regroup_rows.row_of")[0];
+  expect_like(args.row_of, {arrived, 1}, DType::i32, "regroup_rows.row_of");
+  if (args.groups.alignment < 1)
+    throw ShapeError(str("[regroup_rows.groups] alignment = ", args.groups.alignment, ": must be at least 1"));
+  const Index rows = capacity_of_groups(arrived, args.local_experts, args.groups.alignment);
+  expect_like(args.arrived_at, {rows}, DType::i32, "regroup_rows.arrived_at");
   if (args.sources < 1 || args.local_experts < 1)
     throw ShapeError(str("[regroup_rows] sources, local_experts = ", args.sources, ", ", args.local_experts,
                          ": must be at least 1"));
+  expect_like(args.groups.begin, {args.local_experts}, DType::i32, "regroup_rows.groups.begin");
+  expect_like(args.groups.rows, {args.local_experts}, DType::i32, "regroup_rows.groups.rows");
   if (args.counts) {
-    expect_dtype(args.counts, DType::i64, "regroup_rows.counts");
+    expect_dtype(args.counts, DType::i32, "regroup_rows.counts");
     const auto [sources, columns] = dims<2>(args.counts, "regroup_rows.counts");
     if (sources != args.sources || args.first < 0 || args.first + args.local_experts > columns)
       throw ShapeError(str("[regroup_rows.counts] shape ", args.counts.shape(), ": must have ", args.sources,
@@ -80,7 +85,10 @@ void regroup_rows(Exec& ex, const RegroupRows& args) {
   const Tensor segments = ex.tensor({2, args.sources * args.local_experts}, DType::i64);
   run_kernel(
       ex,
-      {.name = "regroup_rows", .reads = {args.counts}, .writes = {args.row_of, args.arrived_at}, .scratch = segments},
+      {.name = "regroup_rows",
+       .reads = {args.counts},
+       .writes = {args.groups.begin, args.groups.rows, args.row_of, args.arrived_at},
+       .scratch = segments},
       [args, segments] { cpu::regroup_rows(args, segments); },
       [args, segments](auto&, auto stream) { cuda::regroup_rows(stream, args, segments); });
 }

@@ -1,5 +1,8 @@
 #pragma once
-#include "megalith/runtime/exec.h"
+#include <algorithm>
+#include <numeric>
+
+#include "megalith/ops/rows.h"
 
 namespace megalith::ops {
 
@@ -33,25 +36,33 @@ void repeat_choices(Exec& ex, const Tensor& of_choices, const Tensor& of_slices)
 /// f64.
 void sum_slices(Exec& ex, const Tensor& of_slices, const Tensor& of_choices);
 
-/// experts[t, k] = ((first_row + t) K + k) mod E: every expert gets the same number of tokens, or one more.
+/// experts[t, k] = ((first_row + t) K + k) stride mod E, with the least stride from E / K on that has no divisor in
+/// common with E. Every expert gets the same number of tokens, or one more, and a token's experts are spread over all.
 struct EvenChoices {
   Tensor experts;  // out  [T, K] i32
   Index num_experts = 1;
   Index first_row = 0;  ///< the first row's number in its microbatch
 };
 void even_choices(Exec& ex, const EvenChoices& args);
+inline Index even_stride(Index num_experts, Index top_k) {
+  Index stride = std::max<Index>(1, num_experts / top_k);
+  while (std::gcd(stride, num_experts) != 1) ++stride;
+  return stride;
+}
 
-/// Rows arrive by (source rank, local expert), and experts read them by (local expert, source rank). counts[s, first +
-/// l] are the rows from source s for local expert l. row_of[r] is the place, in the order of experts, of the r-th row
-/// that arrived. arrived_at is its inverse. Both are -1 after the last row.
+/// Rows arrive by (source rank, local expert), and experts read them by (local expert, source rank), each expert's as a
+/// group. counts[s, first + l] are the rows from source s for local expert l. row_of[r] is the row, in the order of
+/// experts, of the r-th row that arrived; kUnusedRow after the last. arrived_at is its inverse, with kZeroRow for rows
+/// between groups, and kUnusedRow after the last group.
 struct RegroupRows {
-  Tensor counts;      // in   [S, V] i64; undefined: all are `each`
-  Tensor row_of;      // out  [M, 1] i32
-  Tensor arrived_at;  // out  [M] i32
+  Tensor counts;      // in   [S, V] i32; undefined: all are `each`
+  GroupRows groups;   // out  of the local experts
+  Tensor row_of;      // out  [A, 1] i32
+  Tensor arrived_at;  // out  [capacity_of_groups(A, local_experts, alignment)] i32
   Index sources = 1, first = 0, local_experts = 1;
   Index each = 0;
 };
-/// Throws InputError on the CPU for a negative count, or more rows than M. On a GPU rows beyond M are left out.
+/// Throws InputError on the CPU for a negative count, or more rows than A. On a GPU such counts are clamped.
 void regroup_rows(Exec& ex, const RegroupRows& args);
 
 }  // namespace megalith::ops

@@ -4,7 +4,8 @@
 namespace megalith::ops {
 
 // experts, of_choices: (T, K) : (K, 1).  destinations, of_slices: (T, K, P) : (K P, P, 1).
-// counts: (S, V) : (V, 1).  row_of, arrived_at: (M) : (1).  segments, scratch: (2, S, L) : (S L, L, 1) i64.
+// counts: (S, V) : (V, 1) i32.  row_of: (A) : (1).  arrived_at: (M) : (1).  groups.begin, groups.rows: (L) : (1).
+// segments, scratch: (2, S, L) : (S L, L, 1) i64.
 
 namespace cpu {
 void place_choices(const PlaceChoices& args);

@@ -14,7 +14,16 @@ struct Names : Arguments {
 };
 constexpr Names kForward{{"grouped_matmul"}, "x", "w", "y"};
 constexpr Names kInputGrad{{"grouped_matmul_input_grad"}, "dy", "w", "dx"};
+constexpr Names kActivated{{"grouped_matmul_activated"}, "x", "w", "z"};
+constexpr Names kActivatedInputGrad{{"grouped_matmul_activated_input_grad"}, "dy", "w", "ph"};
 constexpr Names kWeightGrad{{"grouped_matmul_weight_grad"}, "dy", "dw", "x"};
+
+void check_groups(const GroupRows& groups, Index count, const Names& names) {
+  if (groups.alignment < 1)
+    throw ShapeError(str("[", names.op, ".groups] alignment = ", groups.alignment, ": must be at least 1"));
+  names.like(groups.begin, {count}, DType::i32, "groups.begin");
+  names.like(groups.rows, {count}, DType::i32, "groups.rows");
+}
 
 void check(Exec& ex, const GroupedProduct& product, const Names& names) {
   expect_float(ex, product.rows, names.op);
@@ -32,36 +41,84 @@ void check(Exec& ex, const GroupedProduct& product, const Names& names) {
     names.like(out, out.shape(), statistics_dtype(dtype), weight_grad ? names.weights : names.others);
   if (groups < 1 || groups > kMaxGroups)
     throw ShapeError(str("[", names.op, ".", names.weights, "] groups = ", groups, ": must be in 1 .. ", kMaxGroups));
-  if (static_cast<Index>(product.sizes.size()) != groups)
-    throw ShapeError(str("[", names.op, ".sizes] groups = ", product.sizes.size(), ": must be ", groups));
+  check_groups(product.groups, groups, names);
 }
 
-/// Checks that are made when the op runs.
-void check_sizes(const GroupedProduct& product, const Names& names) {
-  Index sum = 0;
-  for (const Index size : product.sizes) {
-    if (size < 0) throw ShapeError(str("[", names.op, ".sizes] size = ", size, ": must be at least 0"));
-    sum += size;
-  }
+GroupedProduct product_of(const GroupedActivated& args) {
+  return {.kind = GroupedProduct::Kind::forward,
+          .rows = args.x,
+          .weights = args.w,
+          .others = args.z,
+          .groups = args.groups};
+}
+/// dh takes the place of ph.
+GroupedProduct product_of(const GroupedActivatedInputGrad& args) {
+  return {.kind = GroupedProduct::Kind::input_grad,
+          .rows = args.dy,
+          .weights = args.w,
+          .others = args.ph,
+          .groups = args.groups};
+}
+
+/// z is [M, 2F] or [M, F], h [M, F].
+void check_activation(const Tensor& z, const Tensor& h, DType dtype, const Names& names) {
+  const auto [rows, units] = names.dims<2>(h, "h");
+  const Index columns = names.dims<2>(z, "z")[1];
+  names.like(h, {rows, units}, dtype, "h");
+  names.like(z, {rows, columns == units ? units : 2 * units}, dtype, "z");
+}
+
+/// The product with groups that the host reads. Throws ShapeError unless they lie in its rows in ascending order.
+GroupedProduct with_groups(GroupedProduct product, HostGroups host, const Names& names) {
+  const GroupRows& groups = product.groups;
   const Index rows = product.rows.dim(0);
-  if (sum > rows) throw ShapeError(str("[", names.op, ".sizes] sum = ", sum, ": must be at most ", rows, ", the rows"));
+  Index end = 0;
+  for (Index g = 0; g < groups.count(); ++g) {
+    const Index begin = host.begin[g], count = host.rows[g];
+    if (count < 0) throw ShapeError(str("[", names.op, ".groups] rows = ", count, ": must be at least 0"));
+    if (begin < end || begin % groups.alignment != 0)
+      throw ShapeError(str("[", names.op, ".groups] begin = ", begin, ": must be a multiple of ", groups.alignment,
+                           " and at least ", end, ", the end of the group before"));
+    end = begin + count;
+    if (end > rows)
+      throw ShapeError(str("[", names.op, ".groups] end = ", end, ": must be at most ", rows, ", the rows"));
+  }
+  product.host = host;
+  return product;
+}
+
+GroupedProduct on_cpu(const GroupedProduct& product, const Names& names) {
+  const GroupRows& groups = product.groups;
+  return with_groups(product, {groups.begin.data<std::int32_t>(), groups.rows.data<std::int32_t>()}, names);
+}
+
+/// With the host's copy of groups that lie in a GPU's memory.
+GroupedProduct on_gpu(const GroupedProduct& product, const Names& names) {
+  const std::span<const std::int32_t> host = product.groups.host;
+  const auto count = static_cast<std::size_t>(product.groups.count());
+  if (host.size() != 2 * count) throw InternalError(str("[", names.op, ".groups] the host has no copy of the groups"));
+  return with_groups(product, {host.data(), host.data() + count}, names);
 }
 
 void run(Exec& ex, const GroupedProduct& product, const Names& names, const OpInfo& info) {
   check(ex, product, names);
   run_kernel(
-      ex, info,
-      [product, &names] {
-        check_sizes(product, names);
-        cpu::grouped_matmul(product);
-      },
+      ex, info, [product, &names] { cpu::grouped_matmul(on_cpu(product, names)); },
       [product, &names](auto& exec, auto stream) {
-        check_sizes(product, names);
-        cuda::grouped_matmul(exec, stream, product);
+        if (!cuda::grouped_kernel(exec, stream, product)) cuda::grouped_matmul(exec, stream, on_gpu(product, names));
       });
 }
 
 }  // namespace
+
+Index grouped_kernel_alignment(Device device, DType dtype, Index hidden, Index ffn) {
+  constexpr Index kElements = 8;  // of 16 bytes
+  if (device == Device::cpu || size_of(dtype) != 2 || hidden % kElements != 0 || ffn % kElements != 0) return 1;
+  if constexpr (build::has_cuda) {
+    if (!cuda::may_have_grouped_kernel()) return 1;
+  }
+  return kGroupedKernelRows;
+}
 
 AllGroupSizes::AllGroupSizes(Exec& ex) : ex_(ex) {
   if constexpr (build::has_cuda) {
@@ -95,8 +152,9 @@ void grouped_matmul(Exec& ex, const GroupedForward& args) {
                                .rows = args.x,
                                .weights = args.w,
                                .others = args.y,
-                               .sizes = args.sizes.host};
-  run(ex, product, kForward, {.name = "grouped_matmul", .reads = {args.x, args.w}, .writes = {args.y}});
+                               .groups = args.groups};
+  run(ex, product, kForward,
+      {.name = "grouped_matmul", .reads = {args.x, args.w, args.groups.begin, args.groups.rows}, .writes = {args.y}});
 }
 
 void grouped_matmul_input_grad(Exec& ex, const GroupedInputGrad& args) {
@@ -104,8 +162,11 @@ void grouped_matmul_input_grad(Exec& ex, const GroupedInputGrad& args) {
                                .rows = args.dy,
                                .weights = args.w,
                                .others = args.dx,
-                               .sizes = args.sizes.host};
-  run(ex, product, kInputGrad, {.name = "grouped_matmul_input_grad", .reads = {args.dy, args.w}, .writes = {args.dx}});
+                               .groups = args.groups};
+  run(ex, product, kInputGrad,
+      {.name = "grouped_matmul_input_grad",
+       .reads = {args.dy, args.w, args.groups.begin, args.groups.rows},
+       .writes = {args.dx}});
 }
 
 void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args) {
@@ -113,11 +174,63 @@ void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args) {
                                .rows = args.dy,
                                .weights = args.dw,
                                .others = args.x,
-                               .sizes = args.sizes.host,
+                               .groups = args.groups,
                                .write = args.write};
   const Tensor before = args.write == Write::accumulate ? args.dw : Tensor();
   run(ex, product, kWeightGrad,
-      {.name = "grouped_matmul_weight_grad", .reads = {args.dy, args.x, before}, .writes = {args.dw}});
+      {.name = "grouped_matmul_weight_grad",
+       .reads = {args.dy, args.x, before, args.groups.begin, args.groups.rows},
+       .writes = {args.dw}});
+}
+
+void grouped_matmul_activated(Exec& ex, const GroupedActivated& args) {
+  check(ex, product_of(args), kActivated);
+  check_activation(args.z, args.h, args.x.dtype(), kActivated);
+  run_kernel(
+      ex,
+      {.name = "grouped_matmul_activated",
+       .reads = {args.x, args.w, args.groups.begin, args.groups.rows},
+       .writes = {args.z, args.h}},
+      [args] {
+        const GroupedProduct product = on_cpu(product_of(args), kActivated);
+        cpu::grouped_matmul(product);
+        cpu::activate_groups(args, product.host);
+      },
+      [args](auto& exec, auto stream) {
+        if (cuda::grouped_kernel(exec, stream, args)) return;
+        cuda::grouped_matmul(exec, stream, on_gpu(product_of(args), kActivated));
+        cuda::activate_groups(stream, args);
+      });
+}
+
+void grouped_matmul_activated_input_grad(Exec& ex, const GroupedActivatedInputGrad& args) {
+  const Index rows = args.dy.dim(0);
+  const DType dtype = args.dy.dtype();
+  check(ex, product_of(args), kActivatedInputGrad);
+  check_activation(args.z, args.ph, dtype, kActivatedInputGrad);
+  kActivatedInputGrad.like(args.dz, args.z.shape(), dtype, "dz");
+  kActivatedInputGrad.like(args.p, {rows, 1}, statistics_dtype(dtype), "p");
+  kActivatedInputGrad.like(args.dp, {rows, 1}, statistics_dtype(dtype), "dp");
+  // Sums over tiles of columns, for the kernel.
+  const bool is_kernel = ex.device() == Device::cuda && args.groups.alignment == kGroupedKernelRows;
+  const Tensor parts =
+      is_kernel ? ex.tensor({rows, ceil_div(args.ph.dim(1), kGroupedKernelColumns)}, DType::f32) : Tensor();
+  run_kernel(
+      ex,
+      {.name = "grouped_matmul_activated_input_grad",
+       .reads = {args.dy, args.w, args.z, args.p, args.groups.begin, args.groups.rows},
+       .writes = {args.dz, args.ph, args.dp},
+       .scratch = parts},
+      [args] {
+        const GroupedProduct product = on_cpu(product_of(args), kActivatedInputGrad);
+        cpu::grouped_matmul(product);
+        cpu::activate_groups_backward(args, product.host);
+      },
+      [args, parts](auto& exec, auto stream) {
+        if (cuda::grouped_kernel(exec, stream, args, parts)) return;
+        cuda::grouped_matmul(exec, stream, on_gpu(product_of(args), kActivatedInputGrad));
+        cuda::activate_groups_backward(stream, args);
+      });
 }
 
 }  // namespace megalith::ops

@@ -1,32 +1,31 @@
 #pragma once
-#include <span>
-
+#include "megalith/ops/group_rows.h"
 #include "megalith/ops/matmul.h"
 
 namespace megalith::ops {
 
-// Grouped GEMMs: rows lie together by group, and each group is multiplied by its own weight, as for the experts of a
-// mixture. The rows of group g follow those of the groups before it. Rows after the last group's are neither read nor
-// written. Any group may be empty, or all, or have all rows.
+// Grouped GEMMs: rows lie together by group (group_rows.h), and each group is multiplied by its own weight, as for the
+// experts of a mixture. Any group may be empty, or all, or have all rows. A step's routing is known only when an op
+// runs, not when it is recorded, so an op stands for all groups, and the routing of tokens changes no step's ops.
 //
-// The backend is a loop with one product of ops/matmul.h per group. On a CPU the threads share the pieces of all
-// products at once. On a GPU the products run in several streams that join at the op's end. An op stands for a whole
-// loop, so that the routing of tokens changes no step's ops. A group's bits follow from its own shape.
+// Two backends. A loop has one product of ops/matmul.h per group. On a CPU the threads share the pieces of all products
+// at once. On a GPU the host knows the groups (GroupRows::host), and the products run in several streams that join at
+// the op's end. On Hopper GPUs one kernel (cuda/grouped_product.h) reads the groups on the device, if they begin at
+// multiples of kGroupedKernelRows. A group's bits follow from its own rows, and in a loop from their number.
 
-inline constexpr Index kMaxGroups = 1024;
+/// GroupRows::alignment of groups for the kernel.
+inline constexpr Index kGroupedKernelRows = 128;
+inline constexpr Index kGroupedKernelColumns = 256;  ///< of a tile
+/// The alignment that lets grouped GEMMs run as the kernel, for experts of weights [F, H] or [2F, H] and [H, F]; 1
+/// where it cannot run: on CPUs, in f32, for F or H that are no multiples of 8, on other GPUs than Hopper's. Where
+/// there is no GPU, as for a plan of another machine, Hopper is assumed.
+Index grouped_kernel_alignment(Device device, DType dtype, Index hidden, Index ffn);
 
-/// How many rows each group has. It is read when the op runs and not when it is recorded, because a step's routing is
-/// known only then. What it points to must stay until the ops have run. (Sizes that only the device knows will be a
-/// tensor beside it.)
-struct GroupSizes {
-  std::span<const Index> host;
-};
-
-/// y_g = x_g w_g^T.  Sizes that are negative or sum up to more than M rows throw ShapeError when the op runs.
+/// y_g = x_g w_g^T.  Groups that overlap or leave the M rows throw ShapeError when a loop over them runs.
 struct GroupedForward {
   Tensor x, w;  // in   [M, K], [E, N, K]
   Tensor y;     // out  [M, N]; of x's dtype, or f32
-  GroupSizes sizes;
+  GroupRows groups;
 };
 void grouped_matmul(Exec& ex, const GroupedForward& args);
 
@@ -34,7 +33,7 @@ void grouped_matmul(Exec& ex, const GroupedForward& args);
 struct GroupedInputGrad {
   Tensor dy, w;  // in   [M, N], [E, N, K]
   Tensor dx;     // out  [M, K]; of dy's dtype, or f32
-  GroupSizes sizes;
+  GroupRows groups;
 };
 void grouped_matmul_input_grad(Exec& ex, const GroupedInputGrad& args);
 
@@ -43,10 +42,31 @@ void grouped_matmul_input_grad(Exec& ex, const GroupedInputGrad& args);
 struct GroupedWeightGrad {
   Tensor dy, x;  // in   [M, N], [M, K]
   Tensor dw;     // out  [E, N, K]; of x's dtype, or f32
-  GroupSizes sizes;
+  GroupRows groups;
   Write write = Write::accumulate;
 };
 void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args);
+
+/// The first product of experts and its activation: z_g = x_g w_g^T, h = act(z). With z [M, 2F] it is SwiGLU
+/// (ops/swiglu.h), with z [M, F] GELU (ops/elementwise.h). z is rounded before the activation.
+struct GroupedActivated {
+  Tensor x, w;  // in   [M, K], [E, 2F, K] or [E, F, K]
+  Tensor z, h;  // out  [M, 2F] or [M, F], [M, F]; of x's dtype
+  GroupRows groups;
+};
+void grouped_matmul_activated(Exec& ex, const GroupedActivated& args);
+
+/// The input gradient of the second product of experts, y = h w^T, whose rows are weighted by p when they are summed:
+/// with dh = dy w of the row's group, dz = p dh act'(z), ph = p h and dp = dh h, summed over the row. The weight
+/// gradient of this product is that of (dy, ph). So neither h nor y is kept, and dy arrives unscaled.
+struct GroupedActivatedInputGrad {
+  Tensor dy, w, z;  // in   [M, H], [E, H, F], [M, 2F] or [M, F]
+  Tensor p;         // in   [M, 1] f32 (f64 for f64)
+  Tensor dz, ph;    // out  like z, [M, F]; dz may be z
+  Tensor dp;        // out  [M, 1], like p
+  GroupRows groups;
+};
+void grouped_matmul_activated_input_grad(Exec& ex, const GroupedActivatedInputGrad& args);
 
 /// While it lives, these ops also run with other sizes on a GPU, up to one group with all rows, over operands without
 /// meaning. So the library loads what any sizes need. Loading in a step would wait for the device, and so for other
@@ -70,15 +90,16 @@ struct GroupedProduct {
   Tensor rows;     ///< x, dy or dy
   Tensor weights;  ///< w, w or dw
   Tensor others;   ///< y, dx or x: the other tensor of rows
-  std::span<const Index> sizes;
+  GroupRows groups;
   Write write = Write::overwrite;
+  HostGroups host = {};  ///< set when the op runs
 
-  Index size(Index group) const { return sizes[static_cast<std::size_t>(group)]; }
+  Index size(Index group) const { return host.rows[group]; }
+  Index first_row(Index group) const { return host.begin[group]; }
   bool has_work(Index group) const {
     return size(group) > 0 || (kind == Kind::weight_grad && write == Write::overwrite);
   }
-  /// `first_row`: the group's first row.
-  Matmul of(Index group, Index first_row) const { return of(group, first_row, size(group)); }
+  Matmul of(Index group) const { return of(group, first_row(group), size(group)); }
   Matmul of(Index group, Index first_row, Index count) const;
 };
 

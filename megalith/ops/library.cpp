@@ -5,6 +5,7 @@
 #include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gemm.h"
+#include "megalith/ops/cuda/grouped_product.h"
 #include "megalith/tensor/has_cuda.h"
 
 namespace megalith::ops {
@@ -17,6 +18,7 @@ void start_libraries(Exec& ex, int multiprocessors_for_communication) {
     cuda::set_sm_margin(ex, multiprocessors_for_communication);
     cuda::prepare_cross_entropy();
     cuda::prepare_gelu_product(ex);
+    cuda::prepare_grouped_product(ex);
   }
 }
 

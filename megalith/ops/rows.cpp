@@ -18,21 +18,28 @@ void expect_choices(Index tokens, Index top_k, std::string_view op) {
 
 }  // namespace
 
+Index rows_to_build(Index pairs, Index experts, Index rows_per_expert, Index alignment) {
+  if (rows_per_expert > 0) return experts * round_up(rows_per_expert, alignment);
+  return capacity_of_groups(pairs, experts, alignment);
+}
+
 void build_rows(Exec& ex, const BuildRows& args) {
   const auto [tokens, top_k] = dims<2>(args.experts, "build_rows.experts");
-  const auto [experts] = dims<1>(args.counts, "build_rows.counts");
+  const auto [experts] = dims<1>(args.groups.begin, "build_rows.groups.begin");
   const auto [rows] = dims<1>(args.pair_of, "build_rows.pair_of");
   expect_dtype(args.experts, DType::i32, "build_rows.experts");
   expect_choices(tokens, top_k, "build_rows");
-  if (experts < 1 || experts > kMaxExpertsOfRows)
-    throw ShapeError(str("[build_rows.counts] experts = ", experts, ": must be in 1 .. ", kMaxExpertsOfRows));
+  if (experts < 1 || experts > kMaxGroups)
+    throw ShapeError(str("[build_rows.groups] experts = ", experts, ": must be in 1 .. ", kMaxGroups));
   if (args.rows_per_expert < 0)
     throw ShapeError(str("[build_rows] rows_per_expert = ", args.rows_per_expert, ": must be at least 0"));
-  expect_like(args.counts, {experts}, DType::i64, "build_rows.counts");
-  expect_like(args.offsets, {experts}, DType::i64, "build_rows.offsets");
+  if (args.groups.alignment < 1)
+    throw ShapeError(str("[build_rows.groups] alignment = ", args.groups.alignment, ": must be at least 1"));
+  expect_like(args.groups.begin, {experts}, DType::i32, "build_rows.groups.begin");
+  expect_like(args.groups.rows, {experts}, DType::i32, "build_rows.groups.rows");
   expect_like(args.row_of, {tokens, top_k}, DType::i32, "build_rows.row_of");
-  expect_like(args.pair_of, {args.rows_per_expert == 0 ? tokens * top_k : experts * args.rows_per_expert}, DType::i32,
-              "build_rows.pair_of");
+  expect_like(args.pair_of, {rows_to_build(tokens * top_k, experts, args.rows_per_expert, args.groups.alignment)},
+              DType::i32, "build_rows.pair_of");
   if (rows > std::numeric_limits<std::int32_t>::max())
     throw ShapeError(str("[build_rows.pair_of] rows = ", rows, ": must be below 2^31, as maps hold i32"));
   const Index parts = ex.device() == Device::cpu ? 0 : cuda::row_map_parts(tokens * top_k);
@@ -41,7 +48,7 @@ void build_rows(Exec& ex, const BuildRows& args) {
       ex,
       {.name = "build_rows",
        .reads = {args.experts},
-       .writes = {args.counts, args.offsets, args.row_of, args.pair_of},
+       .writes = {args.groups.begin, args.groups.rows, args.row_of, args.pair_of},
        .scratch = scratch},
       [args] { cpu::build_rows(args); },
       [args, scratch](auto&, auto stream) { cuda::build_rows(stream, args, scratch); });
@@ -72,31 +79,6 @@ void sum_rows(Exec& ex, const SumRows& args) {
   run_kernel(
       ex, {.name = "sum_rows", .reads = {args.rows, args.row_of, args.weights}, .writes = {args.y}},
       [args] { cpu::sum_rows(args); }, [args](auto&, auto stream) { cuda::sum_rows(stream, args); });
-}
-
-void sum_rows_backward(Exec& ex, const SumRowsBackward& args) {
-  expect_float(ex, args.dy, "sum_rows_backward");
-  const auto [tokens, hidden] = dims<2>(args.dy, "sum_rows_backward.dy");
-  const auto [rows] = dims<1>(args.pair_of, "sum_rows_backward.pair_of");
-  const Index top_k = dims<2>(args.row_of, "sum_rows_backward.row_of")[1];
-  const DType dtype = args.dy.dtype(), wide = statistics_dtype(dtype);
-  expect_choices(tokens, top_k, "sum_rows_backward");
-  expect_like(args.row_of, {tokens, top_k}, DType::i32, "sum_rows_backward.row_of");
-  expect_dtype(args.pair_of, DType::i32, "sum_rows_backward.pair_of");
-  if (args.d_rows) {
-    expect_like(args.weights, {tokens, top_k}, wide, "sum_rows_backward.weights");
-    expect_like(args.d_rows, {rows, hidden}, dtype, "sum_rows_backward.d_rows");
-  }
-  if (args.d_weights) {
-    expect_like(args.rows, {rows, hidden}, dtype, "sum_rows_backward.rows");
-    expect_like(args.d_weights, {tokens, top_k}, wide, "sum_rows_backward.d_weights");
-  }
-  run_kernel(
-      ex,
-      {.name = "sum_rows_backward",
-       .reads = {args.dy, args.rows, args.row_of, args.pair_of, args.weights},
-       .writes = {args.d_rows, args.d_weights}},
-      [args] { cpu::sum_rows_backward(args); }, [args](auto&, auto stream) { cuda::sum_rows_backward(stream, args); });
 }
 
 }  // namespace megalith::ops

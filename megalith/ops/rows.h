@@ -1,4 +1,5 @@
 #pragma once
+#include "megalith/ops/group_rows.h"
 #include "megalith/runtime/exec.h"
 
 namespace megalith::ops {
@@ -7,32 +8,33 @@ namespace megalith::ops {
 // has one row or, where it was dropped, none. Rows lie together by expert, in the order of their pairs. Maps are made
 // once and both directions read them: the gradient of a permutation is a sum by its map, and the reverse.
 
-inline constexpr Index kMaxChoices = 1024;        ///< largest K
-inline constexpr Index kMaxExpertsOfRows = 1024;  ///< largest E
+inline constexpr Index kMaxChoices = 1024;  ///< largest K
 
-/// The row of every pair, and the pair of every row. pair_of is -1 for rows without a pair.
+// What a map has in place of a number.
+inline constexpr std::int32_t kZeroRow = -1;    ///< a row of zeros: it fills up a group. A pair that has no row
+inline constexpr std::int32_t kUnusedRow = -2;  ///< a row after the last group, which is left as it is
+
+/// The row of every pair, the pair of every row, and the rows of every expert.
 struct BuildRows {
-  Tensor experts;  // in   [T, K] i32; -1: a pair without a row
-  Tensor counts;   // out  [E] i64, rows of each expert
-  Tensor offsets;  // out  [E] i64, its first row
-  Tensor row_of;   // out  [T, K] i32
-  Tensor pair_of;  // out  [M] i32
-  /// 0: the rows of an expert begin where the previous expert's end, and M = T K. Otherwise every expert has this many
-  /// rows of its own, and M is E times that. Pairs beyond them have no row.
+  Tensor experts;    // in   [T, K] i32; -1: a pair without a row
+  GroupRows groups;  // out  of the E experts
+  Tensor row_of;     // out  [T, K] i32
+  Tensor pair_of;    // out  [M] i32
+  /// 0: as many rows as chose the expert, and M = capacity_of_groups(T K, E, alignment). Otherwise every expert has
+  /// this many rows, and M is E times that, rounded up to the alignment. Pairs beyond them have no row, rows without a
+  /// pair are zeros.
   Index rows_per_expert = 0;
 };
+/// M.
+Index rows_to_build(Index pairs, Index experts, Index rows_per_expert, Index alignment);
 /// Throws InputError on the CPU for an expert outside [-1, E); on a GPU such a pair has no row.
 void build_rows(Exec& ex, const BuildRows& args);
 
-/// What becomes of rows without a pair. GEMMs over all rows read them, others do not.
-enum class UnusedRows : std::uint8_t { leave, zero };
-
-/// rows[r] = x[t] of the row's pair (t, k).
+/// rows[r] = x[t] of the row's pair (t, k); zeros for kZeroRow. Rows of kUnusedRow are left as they are.
 struct PermuteRows {
   Tensor x, pair_of;  // in   [T, H], [M] i32
   Tensor rows;        // out  [M, H]
   Index top_k = 1;
-  UnusedRows unused = UnusedRows::leave;
 };
 void permute_rows(Exec& ex, const PermuteRows& args);
 
@@ -44,17 +46,5 @@ struct SumRows {
   Tensor y;             // out  [T, H]
 };
 void sum_rows(Exec& ex, const SumRows& args);
-
-/// d_rows[r] = weight dy[t] of the row's pair (t, k). d_weights[t, k] = the dot product of dy[t] and the pair's row, 0
-/// without one. Either may be left out. d_rows may be rows.
-struct SumRowsBackward {
-  Tensor dy, rows;         // in   [T, H], [M, H]; rows is read for d_weights alone
-  Tensor row_of, pair_of;  // in   [T, K], [M] i32
-  Tensor weights;          // in   [T, K] f32 (f64 for f64), read for d_rows alone
-  Tensor d_rows;           // out  [M, H] or undefined
-  Tensor d_weights;        // out  [T, K] f32 (f64 for f64) or undefined
-  UnusedRows unused = UnusedRows::leave;
-};
-void sum_rows_backward(Exec& ex, const SumRowsBackward& args);
 
 }  // namespace megalith::ops

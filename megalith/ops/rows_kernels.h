@@ -5,14 +5,13 @@
 
 namespace megalith::ops {
 
-// x, y, dy: (T, H) : (H, 1).  rows, d_rows: (M, H) : (H, 1).  experts, row_of, weights, d_weights: (T, K) : (K, 1).
-// pair_of: (M) : (1).  counts, offsets: (E) : (1).  scratch on a GPU: (row_map_parts(T K), E) : (E, 1) i32.
+// x, y: (T, H) : (H, 1).  rows: (M, H) : (H, 1).  experts, row_of, weights: (T, K) : (K, 1).  pair_of: (M) : (1).
+// groups.begin, groups.rows: (E) : (1) i32.  scratch on a GPU: (row_map_parts(T K), E) : (E, 1) i32.
 
 namespace cpu {
 void build_rows(const BuildRows& args);
 void permute_rows(const PermuteRows& args);
 void sum_rows(const SumRows& args);
-void sum_rows_backward(const SumRowsBackward& args);
 }  // namespace cpu
 
 namespace cuda {
@@ -24,7 +23,6 @@ inline Index row_map_parts(Index pairs) { return ceil_div(pairs, pairs_of_part(p
 void build_rows(Stream stream, const BuildRows& args, const Tensor& scratch);
 void permute_rows(Stream stream, const PermuteRows& args);
 void sum_rows(Stream stream, const SumRows& args);
-void sum_rows_backward(Stream stream, const SumRowsBackward& args);
 }  // namespace cuda
 
 }  // namespace megalith::ops

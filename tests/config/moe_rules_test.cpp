@@ -107,7 +107,7 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"parallel.tp=2", "parallel.tp_overlap=halves", "train.micro_batch=2"},
        {"parallel.tp_overlap = halves: is not built for models with experts"}},
       {{"moe.dispatcher=all_gather"}, {"moe.dispatcher = all_gather", "all_to_all"}},
-      {{"moe.gemm=grouped"}, {"moe.gemm = grouped", "loop"}}};
+      {{"moe.gemm=looped"}, {"moe.gemm = looped", "loop"}}};
   for (const BadInput& bad : all) {
     const std::string problem = problem_with(bad.settings);
     for (const std::string& text : bad.texts) EXPECT_THAT(problem, HasSubstr(text)) << bad.settings.front();

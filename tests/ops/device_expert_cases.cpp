@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -48,18 +50,27 @@ TEST_P(DeviceOps, ExpertPlaces) {
 }
 
 TEST_P(DeviceOps, RegroupedRows) {
-  for (const auto& [sources, local, rows] :
-       {std::array<Index, 3>{1, 1, 5}, {2, 3, 40}, {8, 16, 5000}, {4, 256, 9000}}) {
-    SCOPED_TRACE(::testing::Message() << sources << " x " << local);
-    std::vector<std::int64_t> all;
-    for (Index i = 0; i < sources * (local + 2); ++i) all.push_back(i % 3 == 1 ? 0 : i * 7 % 9);
-    const std::vector<std::int32_t> nothing(static_cast<std::size_t>(rows), 77);
-    const Twin counts = t().bytes_of(all.data(), {sources, local + 2}, DType::i64);
+  for (const auto& [sources, local, rows, alignment] : {std::array<Index, 4>{1, 1, 5, 1},
+                                                        {2, 3, 40, 1},
+                                                        {2, 3, 40, 4},
+                                                        {8, 16, 5000, 128},
+                                                        {4, 256, 9000, 1},
+                                                        {4, 256, 9000, 16}}) {
+    SCOPED_TRACE(::testing::Message() << sources << " x " << local << ", alignment " << alignment);
+    std::vector<std::int32_t> all;
+    for (Index i = 0; i < sources * (local + 2); ++i)
+      all.push_back(i % 3 == 1 ? 0 : static_cast<std::int32_t>(i * 7 % 9));
+    const Index places = capacity_of_groups(rows, local, alignment);
+    const std::vector<std::int32_t> nothing(static_cast<std::size_t>(std::max(2 * local, places)), 77);
+    const Twin counts = t().bytes_of(all.data(), {sources, local + 2}, DType::i32);
     const Twin row_of = t().bytes_of(nothing.data(), {rows, 1}, DType::i32),
-               arrived_at = t().bytes_of(nothing.data(), {rows}, DType::i32);
+               arrived_at = t().bytes_of(nothing.data(), {places}, DType::i32),
+               begin = t().bytes_of(nothing.data(), {local}, DType::i32),
+               of_group = t().bytes_of(nothing.data(), {local}, DType::i32);
     for (const Index each : {Index{0}, rows / (sources * local)}) {
       t().run([&](Exec& ex) {
         regroup_rows(ex, {.counts = each == 0 ? counts.on(ex) : Tensor(),
+                          .groups = {.begin = begin.on(ex), .rows = of_group.on(ex), .alignment = alignment},
                           .row_of = row_of.on(ex),
                           .arrived_at = arrived_at.on(ex),
                           .sources = sources,
@@ -67,11 +78,41 @@ TEST_P(DeviceOps, RegroupedRows) {
                           .local_experts = local,
                           .each = each});
       });
-      for (const Twin& map : {row_of, arrived_at})
+      for (const Twin& map : {begin, of_group, row_of, arrived_at})
         EXPECT_EQ(on_host<std::int32_t>(t().tested(), map.tested), on_host<std::int32_t>(t().oracle(), map.oracle));
     }
     t().release();
   }
+}
+
+/// Counts that another rank sent wrongly: the CPU rejects them, and a GPU takes rows while there are some.
+TEST_P(DeviceOps, WrongCountsLeaveNoRows) {
+  const std::int32_t sent[] = {3, -2, 1, 4, 9, 5};
+  const std::vector<std::int32_t> nothing(16, 77);
+  const Twin counts = t().bytes_of(sent, {2, 3}, DType::i32), row_of = t().bytes_of(nothing.data(), {7, 1}, DType::i32),
+             arrived_at = t().bytes_of(nothing.data(), {16}, DType::i32),
+             groups = t().bytes_of(nothing.data(), {2, 3}, DType::i32);
+  const auto regroup = [&](Exec& ex) {
+    const Tensor table = groups.on(ex);
+    regroup_rows(
+        ex,
+        {.counts = counts.on(ex),
+         .groups = {.begin = table.rows(0, 1).reshaped({3}), .rows = table.rows(1, 1).reshaped({3}), .alignment = 4},
+         .row_of = row_of.on(ex),
+         .arrived_at = arrived_at.on(ex),
+         .sources = 2,
+         .local_experts = 3});
+    ex.synchronize();
+  };
+  EXPECT_THROW(regroup(t().oracle()), InputError);
+  if (GetParam().device == Device::cpu) return;
+  regroup(t().tested());
+  using Ids = std::vector<std::int32_t>;
+  // Of the first source 3, 0 and 1 rows, of the second 3 of 4.
+  EXPECT_EQ(on_host<std::int32_t>(t().tested(), groups.tested), (Ids{0, 8, 8, 6, 0, 1}));
+  EXPECT_EQ(on_host<std::int32_t>(t().tested(), row_of.tested), (Ids{0, 1, 2, 8, 3, 4, 5}));
+  EXPECT_EQ(on_host<std::int32_t>(t().tested(), arrived_at.tested),
+            (Ids{0, 1, 2, 4, 5, 6, -1, -1, 3, -1, -1, -1, -2, -2, -2, -2}));
 }
 
 TEST_P(DeviceOps, ExpertLoads) {

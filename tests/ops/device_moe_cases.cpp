@@ -11,6 +11,7 @@
 #include "megalith/ops/rows.h"
 
 #include "tests/ops/device_cases.h"
+#include "tests/ops/groups.h"
 
 // The ops of a mixture of experts, against the oracle.
 namespace megalith::ops {
@@ -209,115 +210,189 @@ TEST_P(DeviceOps, RouterLosses) {
 
 struct RowsCase {
   Index tokens, top_k, experts, hidden;
-  Index rows_per_expert = 0;
+  Index rows_per_expert = 0, alignment = 1;
 };
 
 TEST_P(DeviceOps, Rows) {
-  for (const RowsCase& c : {RowsCase{0, 2, 3, 4}, RowsCase{1, 1, 1, 1}, RowsCase{70, 3, 8, 37},
-                            RowsCase{500, 8, 64, 768}, RowsCase{90, 2, 4, 1032, 11}, RowsCase{3000, 2, 1000, 16},
-                            RowsCase{40, 4, 4, 4096, 40}, RowsCase{20000, 2, 2, 8}}) {
-    SCOPED_TRACE(::testing::Message() << c.tokens << " x " << c.top_k << " of " << c.experts << ", " << c.hidden);
-    const Index rows = c.rows_per_expert == 0 ? c.tokens * c.top_k : c.experts * c.rows_per_expert;
+  for (const RowsCase& c :
+       {RowsCase{0, 2, 3, 4}, RowsCase{1, 1, 1, 1}, RowsCase{70, 3, 8, 37}, RowsCase{500, 8, 64, 768},
+        RowsCase{90, 2, 4, 1032, 11}, RowsCase{3000, 2, 1000, 16}, RowsCase{40, 4, 4, 4096, 40},
+        RowsCase{20000, 2, 2, 8}, RowsCase{0, 2, 3, 4, 0, 4}, RowsCase{70, 3, 8, 37, 0, 4},
+        RowsCase{500, 8, 64, 768, 0, 128}, RowsCase{700, 3, 8, 1, 0, 4}, RowsCase{90, 2, 4, 1032, 11, 4},
+        RowsCase{3000, 2, 1000, 16, 0, 128}, RowsCase{40, 4, 4, 1, 40, 128}}) {
+    SCOPED_TRACE(::testing::Message() << c.tokens << " x " << c.top_k << " of " << c.experts << ", " << c.hidden
+                                      << ", alignment " << c.alignment);
+    const Index pairs = c.tokens * c.top_k, rows = rows_to_build(pairs, c.experts, c.rows_per_expert, c.alignment);
     std::vector<std::int32_t> chosen;
-    for (Index i = 0; i < c.tokens * c.top_k; ++i)
+    for (Index i = 0; i < pairs; ++i)
       chosen.push_back(i % 7 == 3 ? -1 : static_cast<std::int32_t>(i * i % 97 % c.experts));
     const Twin experts = t().bytes_of(chosen.data(), {c.tokens, c.top_k}, DType::i32),
-               counts = numbers<std::int64_t>(t(), {c.experts}), offsets = numbers<std::int64_t>(t(), {c.experts}),
+               begin = numbers<std::int32_t>(t(), {c.experts}), of_group = numbers<std::int32_t>(t(), {c.experts}),
                row_of = numbers<std::int32_t>(t(), {c.tokens, c.top_k}), pair_of = numbers<std::int32_t>(t(), {rows});
-    const Twin x = t().in({c.tokens, c.hidden}, 1), dy = t().in({c.tokens, c.hidden}, 2),
-               weights = t().in_f32({c.tokens, c.top_k}, 3), values = t().in({rows, c.hidden}, 4);
-    const Twin permuted = t().out({rows, c.hidden}), left = t().in({rows, c.hidden}, 5),
-               y = t().out({c.tokens, c.hidden}), back = t().out({c.tokens, c.hidden}),
-               d_rows = t().out({rows, c.hidden}), d_weights = t().out_f32({c.tokens, c.top_k});
+    const Twin x = t().in({c.tokens, c.hidden}, 1), weights = t().in_f32({c.tokens, c.top_k}, 3),
+               values = t().in({rows, c.hidden}, 4), numbers_of_rows = t().in_f32({rows, 1}, 5);
+    const Twin permuted = t().out({rows, c.hidden}), y = t().out({c.tokens, c.hidden}),
+               back = t().out({c.tokens, c.hidden}), p = t().out_f32({rows, 1}), of_pairs = t().out_f32({pairs, 1});
     t().run([&](Exec& ex) {
       build_rows(ex, {.experts = experts.on(ex),
-                      .counts = counts.on(ex),
-                      .offsets = offsets.on(ex),
+                      .groups = {.begin = begin.on(ex), .rows = of_group.on(ex), .alignment = c.alignment},
                       .row_of = row_of.on(ex),
                       .pair_of = pair_of.on(ex),
                       .rows_per_expert = c.rows_per_expert});
-      PermuteRows permute{.x = x.on(ex),
-                          .pair_of = pair_of.on(ex),
-                          .rows = permuted.on(ex),
-                          .top_k = c.top_k,
-                          .unused = UnusedRows::zero};
-      permute_rows(ex, permute);
-      permute.rows = left.on(ex);
-      permute.unused = UnusedRows::leave;
-      permute_rows(ex, permute);
+      permute_rows(ex, {.x = x.on(ex), .pair_of = pair_of.on(ex), .rows = permuted.on(ex), .top_k = c.top_k});
+      permute_rows(ex, {.x = weights.on(ex).reshaped({pairs, 1}), .pair_of = pair_of.on(ex), .rows = p.on(ex)});
       sum_rows(ex, {.rows = values.on(ex), .row_of = row_of.on(ex), .weights = weights.on(ex), .y = y.on(ex)});
       sum_rows(ex, {.rows = values.on(ex), .row_of = row_of.on(ex), .weights = {}, .y = back.on(ex)});
-      SumRowsBackward backward{.dy = dy.on(ex),
-                               .rows = values.on(ex),
-                               .row_of = row_of.on(ex),
-                               .pair_of = pair_of.on(ex),
-                               .weights = weights.on(ex),
-                               .d_rows = d_rows.on(ex),
-                               .d_weights = d_weights.on(ex),
-                               .unused = UnusedRows::zero};
-      sum_rows_backward(ex, backward);
-      backward.d_rows = values.on(ex);
-      backward.d_weights = {};
-      backward.unused = UnusedRows::leave;
-      sum_rows_backward(ex, backward);
+      sum_rows(ex, {.rows = numbers_of_rows.on(ex),
+                    .row_of = row_of.on(ex).reshaped({pairs, 1}),
+                    .weights = {},
+                    .y = of_pairs.on(ex)});
     });
-    expect_equal_numbers<std::int64_t>(t(), counts, "counts");
-    expect_equal_numbers<std::int64_t>(t(), offsets, "offsets");
+    expect_equal_numbers<std::int32_t>(t(), begin, "groups.begin");
+    expect_equal_numbers<std::int32_t>(t(), of_group, "groups.rows");
     expect_equal_numbers<std::int32_t>(t(), row_of, "row_of");
     expect_equal_numbers<std::int32_t>(t(), pair_of, "pair_of");
-    expect_close(permuted, "permuted", 0);
-    expect_close(left, "permuted, unused rows left", 0);
+    expect_close(permuted, "permuted; unused rows stay", 0);
+    expect_close(p, "weights of rows", 0);
     expect_same(y, "weighted sum");
     expect_same(back, "sum");
-    expect_same(d_rows, "d_rows");
-    expect_same(values, "d_rows in place, unused rows left");
-    expect_close(d_weights, "d_weights", 1e-5);
+    expect_close(of_pairs, "numbers of pairs", 0);
     t().release();
   }
 }
 
+// Uniform, Zipf, zeros first, middle and last, all in one, none, odd rows that leave others unaligned.
+const std::vector<Index> kDeviceGroups[] = {{64, 64, 64, 64},
+                                            {400, 200, 133, 100, 80, 66, 57, 50},
+                                            {0, 0, 70, 33},
+                                            {60, 0, 0, 9, 2},
+                                            {40, 3, 0},
+                                            {0, 0, 300, 0},
+                                            {0, 0, 0},
+                                            {1, 0, 1, 1, 2, 0, 1},
+                                            {17}};
+
+/// Groups on both sides.
+struct GroupsTwin {
+  GroupsTwin(Twins& t, const std::vector<Index>& sizes, Index alignment)
+      : layout(sizes, alignment), table(t.bytes_of(layout.host.data(), {2, layout.count()}, DType::i32)) {}
+  GroupRows on(const Exec& ex) const { return layout.in(table.on(ex)); }
+  Index rows() const { return layout.end + 5; }  // unused ones after the last group
+
+  GroupLayout layout;
+  Twin table;
+};
+
 TEST_P(DeviceOps, GroupedProducts) {
-  using Groups = std::vector<Index>;
   struct Widths {
     Index n, k;
   };
-  // Uniform, Zipf, zeros first, middle and last, all in one, none, odd rows that leave others unaligned.
-  for (const Groups& sizes : {Groups{64, 64, 64, 64}, Groups{400, 200, 133, 100, 80, 66, 57, 50}, Groups{0, 0, 70, 33},
-                              Groups{60, 0, 0, 9, 2}, Groups{40, 3, 0}, Groups{0, 0, 300, 0}, Groups{0, 0, 0},
-                              Groups{1, 0, 1, 1, 2, 0, 1}, Groups{17}}) {
-    for (const auto [n, k] : {Widths{64, 128}, Widths{40, 24}, Widths{13, 7}, Widths{1, 9}, Widths{5, 0}}) {
-      Index rows = 5;  // unused ones
-      for (const Index size : sizes) rows += size;
-      SCOPED_TRACE(::testing::Message() << sizes.size() << " groups of " << rows << " rows, " << n << " x " << k);
-      const auto groups = static_cast<Index>(sizes.size());
-      const Twin x = t().in({rows, k}, 1), dy = t().in({rows, n}, 2), w = t().in({groups, n, k}, 3, 0.3);
-      const Twin y = t().out({rows, n}), dx = t().out({rows, k}), sum = t().in_f32({groups, n, k}, 4),
-                 dw = t().out_f32({groups, n, k}), narrow = t().out({groups, n, k});
+  for (const std::vector<Index>& sizes : kDeviceGroups) {
+    for (const Index alignment : {1, 8}) {
+      for (const auto [n, k] : {Widths{64, 128}, Widths{40, 24}, Widths{13, 7}, Widths{1, 9}, Widths{5, 0}}) {
+        const GroupsTwin of(t(), sizes, alignment);
+        const Index rows = of.rows(), groups = of.layout.count();
+        SCOPED_TRACE(::testing::Message()
+                     << groups << " groups of " << rows << " rows, " << n << " x " << k << ", alignment " << alignment);
+        const Twin x = t().in({rows, k}, 1), dy = t().in({rows, n}, 2), w = t().in({groups, n, k}, 3, 0.3);
+        const Twin y = t().out({rows, n}), dx = t().out({rows, k}), sum = t().in_f32({groups, n, k}, 4),
+                   dw = t().out_f32({groups, n, k}), narrow = t().out({groups, n, k});
+        t().run([&](Exec& ex) {
+          grouped_matmul(ex, {.x = x.on(ex), .w = w.on(ex), .y = y.on(ex), .groups = of.on(ex)});
+          grouped_matmul_input_grad(ex, {.dy = dy.on(ex), .w = w.on(ex), .dx = dx.on(ex), .groups = of.on(ex)});
+          GroupedWeightGrad grad{.dy = dy.on(ex), .x = x.on(ex), .dw = sum.on(ex), .groups = of.on(ex)};
+          grouped_matmul_weight_grad(ex, grad);
+          grad.write = Write::overwrite;
+          grad.dw = dw.on(ex);
+          grouped_matmul_weight_grad(ex, grad);
+          grad.dw = narrow.on(ex);
+          grouped_matmul_weight_grad(ex, grad);
+        });
+        expect_same(y, "y; unused rows stay");
+        expect_same(dx, "dx; unused rows stay");
+        expect_close(sum, "dw, accumulated", 5e-6);
+        expect_close(dw, "dw", 5e-6);
+        expect_same(narrow, "dw in the dtype of the operands");
+        t().release();
+      }
+    }
+  }
+}
+
+/// With units that whole vectors hold and that they do not; z [M, 2F] and [M, F].
+TEST_P(DeviceOps, GroupedActivations) {
+  struct Sizes {
+    Index hidden, units, width, alignment;
+  };
+  for (const std::vector<Index>& sizes : kDeviceGroups) {
+    for (const auto [hidden, units, width, alignment] :
+         {Sizes{64, 128, 2, 8}, Sizes{64, 128, 1, 8}, Sizes{24, 40, 2, 1}, Sizes{7, 13, 2, 8}, Sizes{7, 13, 1, 1},
+          Sizes{9, 1, 2, 8}, Sizes{9, 1, 1, 8}, Sizes{8, 1032, 2, 8}, Sizes{8, 1032, 1, 8}}) {
+      const GroupsTwin of(t(), sizes, alignment);
+      const Index rows = of.rows(), groups = of.layout.count(), columns = width * units;
+      SCOPED_TRACE(::testing::Message() << groups << " groups of " << rows << " rows, " << hidden << " x " << units
+                                        << " units of " << width << ", alignment " << alignment);
+      const Twin x = t().in({rows, hidden}, 1), up = t().in({groups, columns, hidden}, 2, 0.3),
+                 dy = t().in({rows, hidden}, 3), down = t().in({groups, hidden, units}, 4, 0.3),
+                 p = t().in_f32({rows, 1}, 5), saved = t().in({rows, columns}, 6, 2);
+      const Twin z = t().out({rows, columns}), h = t().out({rows, units}), dz = t().out({rows, columns}),
+                 ph = t().out({rows, units}), dp = t().out_f32({rows, 1}), ph2 = t().out({rows, units}),
+                 dp2 = t().out_f32({rows, 1});
       t().run([&](Exec& ex) {
-        grouped_matmul(ex, {.x = x.on(ex), .w = w.on(ex), .y = y.on(ex), .sizes = {sizes}});
-        grouped_matmul_input_grad(ex, {.dy = dy.on(ex), .w = w.on(ex), .dx = dx.on(ex), .sizes = {sizes}});
-        GroupedWeightGrad grad{.dy = dy.on(ex), .x = x.on(ex), .dw = sum.on(ex), .sizes = {sizes}};
-        grouped_matmul_weight_grad(ex, grad);
-        grad.write = Write::overwrite;
-        grad.dw = dw.on(ex);
-        grouped_matmul_weight_grad(ex, grad);
-        grad.dw = narrow.on(ex);
-        grouped_matmul_weight_grad(ex, grad);
+        grouped_matmul_activated(ex,
+                                 {.x = x.on(ex), .w = up.on(ex), .z = z.on(ex), .h = h.on(ex), .groups = of.on(ex)});
+        GroupedActivatedInputGrad grad{.dy = dy.on(ex),
+                                       .w = down.on(ex),
+                                       .z = saved.on(ex),
+                                       .p = p.on(ex),
+                                       .dz = dz.on(ex),
+                                       .ph = ph.on(ex),
+                                       .dp = dp.on(ex),
+                                       .groups = of.on(ex)};
+        grouped_matmul_activated_input_grad(ex, grad);
+        grad.dz = saved.on(ex);
+        grad.ph = ph2.on(ex);
+        grad.dp = dp2.on(ex);
+        grouped_matmul_activated_input_grad(ex, grad);
       });
-      expect_same(y, "y; unused rows stay");
-      expect_same(dx, "dx; unused rows stay");
-      expect_close(sum, "dw, accumulated", 5e-6);
-      expect_close(dw, "dw", 5e-6);
-      expect_same(narrow, "dw in the dtype of the operands");
+      expect_same(z, "z; unused rows stay");
+      // Of h the gate, the up and h itself are rounded; of dz dh, p dh and dz.
+      const double thrice = GetParam().once + GetParam().twice;
+      expect_close(h, "h; unused rows stay", thrice);
+      expect_close(dz, "dz; unused rows stay", thrice);
+      expect_close(saved, "dz in place", thrice);
+      expect_twice_rounded(ph, "ph; unused rows stay");
+      expect_twice_rounded(dp, "dp; unused rows stay");
+      expect_twice_rounded(ph2, "ph, dz in place");
+      expect_twice_rounded(dp2, "dp, dz in place");
       t().release();
     }
   }
 }
 
+/// A CPU reads the groups themselves, a loop on a GPU the host's copy.
+TEST_P(DeviceOps, LoopsOnAGpuNeedTheHostsCopyOfGroups) {
+  const GroupsTwin of(t(), {3, 2}, 4);
+  const Twin x = t().in({of.rows(), 4}, 1), w = t().in({2, 6, 4}, 2), y = t().out({of.rows(), 6});
+  const auto run = [&](Exec& ex) {
+    GroupRows groups = of.on(ex);
+    groups.host = {};
+    grouped_matmul(ex, {.x = x.on(ex), .w = w.on(ex), .y = y.on(ex), .groups = groups});
+  };
+  EXPECT_NO_THROW(run(t().oracle()));
+  if (GetParam().device == Device::cpu) {
+    EXPECT_NO_THROW(run(t().tested()));
+    expect_same(y, "y");
+  } else {
+    EXPECT_THROW(run(t().tested()), InternalError);
+  }
+  t().release();
+}
+
 TEST_P(DeviceOps, GroupedProductsKeepTheirPlaceInTheStream) {
   // Large enough that ops without an order overlap. Each operand is written right before and overwritten right after.
   constexpr Index kGroups = 12, kRows = 12 * 512, kWide = 512;
-  const std::vector<Index> sizes(kGroups, kRows / kGroups);
+  const GroupsTwin of(t(), std::vector<Index>(kGroups, kRows / kGroups), 1);
   const Twin x = t().in({kRows, kWide}, 1), w = t().in({kGroups, kWide, kWide}, 2, 0.05), y = t().out({kRows, kWide}),
              sum = t().out({kRows, kWide});
   t().run([&](Exec& ex) {
@@ -325,7 +400,7 @@ TEST_P(DeviceOps, GroupedProductsKeepTheirPlaceInTheStream) {
       scale(ex, w.on(ex), -1);
       scale(ex, x.on(ex), 0.5);
       fill(ex, y.on(ex), 1000);
-      grouped_matmul(ex, {.x = x.on(ex), .w = w.on(ex), .y = y.on(ex), .sizes = {sizes}});
+      grouped_matmul(ex, {.x = x.on(ex), .w = w.on(ex), .y = y.on(ex), .groups = of.on(ex)});
       scale(ex, x.on(ex), 1.5);
       copy(ex, y.on(ex), sum.on(ex));
     }

@@ -62,34 +62,147 @@ TEST(ExpertChoices, EvenChoicesGiveEveryExpertAsMany) {
   EXPECT_EQ(copy_of<std::int32_t>(part), (Ids{2, 3, 0, 1, 2, 3})) << "a share of the rows has its part of them";
 }
 
+struct Regrouped {
+  Ids begin, rows, row_of, arrived_at;
+};
+/// Of `sources` x `local` segments, in rows for `arrived`. Results are NaN's bits before.
+Regrouped regrouped(const Tensor& counts, Index sources, Index first, Index local, Index arrived, Index alignment,
+                    Index each = 0) {
+  Exec ex;
+  ex.poison_new_tensors();
+  const RegroupRows args{.counts = counts,
+                         .groups = {.begin = ex.tensor({local}, DType::i32),
+                                    .rows = ex.tensor({local}, DType::i32),
+                                    .alignment = alignment},
+                         .row_of = ex.tensor({arrived, 1}, DType::i32),
+                         .arrived_at = ex.tensor({capacity_of_groups(arrived, local, alignment)}, DType::i32),
+                         .sources = sources,
+                         .first = first,
+                         .local_experts = local,
+                         .each = each};
+  regroup_rows(ex, args);
+  return {copy_of<std::int32_t>(args.groups.begin), copy_of<std::int32_t>(args.groups.rows),
+          copy_of<std::int32_t>(args.row_of), copy_of<std::int32_t>(args.arrived_at)};
+}
+
 // Every segment by itself, as they arrive and as experts read them; empty ones among them.
 TEST(ExpertChoices, RegroupedRowsLieByExpertThenSource) {
   Exec ex;
-  const std::vector<std::int64_t> counts = {9, 2, 0, 1,  //
-                                            9, 0, 3, 1,  //
-                                            9, 1, 0, 0};
-  const Tensor all = put_numbers<std::int64_t>(ex, {3, 4}, DType::i64, counts);
-  const Tensor row_of = ex.tensor({10, 1}, DType::i32), arrived_at = ex.tensor({10}, DType::i32);
-  regroup_rows(
-      ex, {.counts = all, .row_of = row_of, .arrived_at = arrived_at, .sources = 3, .first = 1, .local_experts = 3});
+  const Ids counts = {9, 2, 0, 1,  //
+                      9, 0, 3, 1,  //
+                      9, 1, 0, 0};
+  const Tensor all = put_numbers<std::int32_t>(ex, {3, 4}, DType::i32, counts);
   // Arrival: s0 e0 e0 e2 | s1 e1 e1 e1 e2 | s2 e0.
-  EXPECT_EQ(copy_of<std::int32_t>(row_of), (Ids{0, 1, 6, 3, 4, 5, 7, 2, -1, -1}));
-  EXPECT_EQ(copy_of<std::int32_t>(arrived_at), (Ids{0, 1, 7, 3, 4, 5, 2, 6, -1, -1}));
-  const Tensor few = ex.tensor({7, 1}, DType::i32), few_at = ex.tensor({7}, DType::i32);
-  EXPECT_THROW(
-      regroup_rows(ex,
-                   {.counts = all, .row_of = few, .arrived_at = few_at, .sources = 3, .first = 1, .local_experts = 3}),
-      InputError)
-      << "more rows than there is room for";
+  const Regrouped dense = regrouped(all, 3, 1, 3, 10, 1);
+  EXPECT_EQ(dense.begin, (Ids{0, 3, 6}));
+  EXPECT_EQ(dense.rows, (Ids{3, 3, 2}));
+  EXPECT_EQ(dense.row_of, (Ids{0, 1, 6, 3, 4, 5, 7, 2, -2, -2}));
+  EXPECT_EQ(dense.arrived_at, (Ids{0, 1, 7, 3, 4, 5, 2, 6, -2, -2}));
+  const Regrouped by_four = regrouped(all, 3, 1, 3, 10, 4);
+  EXPECT_EQ(by_four.begin, (Ids{0, 4, 8}));
+  EXPECT_EQ(by_four.rows, (Ids{3, 3, 2}));
+  EXPECT_EQ(by_four.row_of, (Ids{0, 1, 8, 4, 5, 6, 9, 2, -2, -2}));
+  EXPECT_EQ(by_four.arrived_at, (Ids{0, 1, 7, -1, 3, 4, 5, -1, 2, 6, -1, -1, -2, -2, -2, -2}));
+  EXPECT_THROW(regrouped(all, 3, 1, 3, 7, 1), InputError) << "more rows than there is room for";
+}
+
+/// Of any counts and alignments: the maps are each other's inverse and in the order of expert, source and arrival.
+TEST(ExpertChoices, RegroupedRowsOfAnyAlignment) {
+  Exec ex;
+  const Index sources = 4, first = 2, local = 6, columns = 9;
+  Ids counts;
+  for (Index i = 0; i < sources * columns; ++i)
+    counts.push_back(i % columns == first + 1 || i % 3 == 1 ? 0 : static_cast<std::int32_t>(i * 7 % 11));
+  const Tensor all = put_numbers<std::int32_t>(ex, {sources, columns}, DType::i32, counts);
+  const auto count = [&](Index s, Index l) { return counts[static_cast<std::size_t>(s * columns + first + l)]; };
+  Index total = 0;
+  for (Index i = 0; i < sources * local; ++i) total += count(i / local, i % local);
+  for (const Index alignment : {1, 4, 128}) {
+    for (const Index arrived : {total, total + 5}) {
+      SCOPED_TRACE(::testing::Message() << "alignment " << alignment << ", " << arrived << " rows");
+      Regrouped want;
+      for (Index l = 0; l < local; ++l) {
+        const std::size_t begin = want.arrived_at.size();
+        want.begin.push_back(static_cast<std::int32_t>(begin));
+        std::int32_t next = 0;  // of the rows as they arrive
+        for (Index s = 0; s < sources; ++s) {
+          for (Index of = 0; of < local; next += count(s, of++)) {
+            for (std::int32_t i = 0; of == l && i < count(s, of); ++i) want.arrived_at.push_back(next + i);
+          }
+        }
+        want.rows.push_back(static_cast<std::int32_t>(want.arrived_at.size() - begin));
+        while (want.arrived_at.size() % static_cast<std::size_t>(alignment) != 0) want.arrived_at.push_back(kZeroRow);
+      }
+      want.row_of.assign(static_cast<std::size_t>(arrived), kUnusedRow);
+      for (std::size_t row = 0; row < want.arrived_at.size(); ++row) {
+        if (want.arrived_at[row] >= 0)
+          want.row_of[static_cast<std::size_t>(want.arrived_at[row])] = static_cast<std::int32_t>(row);
+      }
+      want.arrived_at.resize(static_cast<std::size_t>(capacity_of_groups(arrived, local, alignment)), kUnusedRow);
+      const Regrouped got = regrouped(all, sources, first, local, arrived, alignment);
+      EXPECT_EQ(got.begin, want.begin);
+      EXPECT_EQ(got.rows, want.rows);
+      EXPECT_EQ(got.row_of, want.row_of);
+      EXPECT_EQ(got.arrived_at, want.arrived_at);
+    }
+  }
 }
 
 TEST(ExpertChoices, RegroupedPaddedRowsNeedNoCounts) {
+  const Regrouped dense = regrouped({}, 2, 0, 2, 8, 1, 2);
+  EXPECT_EQ(dense.begin, (Ids{0, 4}));
+  EXPECT_EQ(dense.rows, (Ids{4, 4}));
+  EXPECT_EQ(dense.row_of, (Ids{0, 1, 4, 5, 2, 3, 6, 7}));
+  EXPECT_EQ(dense.arrived_at, (Ids{0, 1, 4, 5, 2, 3, 6, 7}));
+  const Regrouped by_three = regrouped({}, 2, 0, 2, 8, 3, 2);
+  EXPECT_EQ(by_three.begin, (Ids{0, 6}));
+  EXPECT_EQ(by_three.rows, (Ids{4, 4}));
+  EXPECT_EQ(by_three.row_of, (Ids{0, 1, 6, 7, 2, 3, 8, 9}));
+  EXPECT_EQ(by_three.arrived_at, (Ids{0, 1, 4, 5, -1, -1, 2, 3, 6, 7, -1, -1}));
+}
+
+TEST(ExpertChoices, RegroupedRowsNameWhatDoesNotFit) {
   Exec ex;
-  const Tensor row_of = ex.tensor({8, 1}, DType::i32), arrived_at = ex.tensor({8}, DType::i32);
-  regroup_rows(ex,
-               {.counts = {}, .row_of = row_of, .arrived_at = arrived_at, .sources = 2, .local_experts = 2, .each = 2});
-  EXPECT_EQ(copy_of<std::int32_t>(row_of), (Ids{0, 1, 4, 5, 2, 3, 6, 7}));
-  EXPECT_EQ(copy_of<std::int32_t>(arrived_at), (Ids{0, 1, 4, 5, 2, 3, 6, 7}));
+  const auto with = [&](const Ids& counts) { return put_numbers<std::int32_t>(ex, {1, 3}, DType::i32, counts); };
+  EXPECT_EQ(error_text([&] {
+              regrouped(with({0, 3, 2}), 1, 0, 3, 4, 1);
+            }),
+            "[regroup_rows] counts[0, 2] = 2: must be at least 0, and there are 4 rows in all");
+  EXPECT_EQ(error_text([&] {
+              regrouped(with({0, 3, -1}), 1, 0, 3, 4, 1);
+            }),
+            "[regroup_rows] counts[0, 2] = -1: must be at least 0, and there are 4 rows in all");
+  EXPECT_EQ(error_text([&] { regrouped(with({0, 3, -1}), 1, 0, 2, 4, 1); }), "") << "another rank's count";
+  EXPECT_EQ(error_text([&] {
+              regrouped(with({0, 3, 1}), 2, 0, 3, 4, 1);
+            }),
+            "[regroup_rows.counts] shape [1, 3]: must have 2 rows, and columns 0 .. 2");
+  EXPECT_EQ(error_text([&] {
+              regrouped(with({0, 3, 1}), 1, 2, 3, 4, 1);
+            }),
+            "[regroup_rows.counts] shape [1, 3]: must have 1 rows, and columns 2 .. 4");
+  const Tensor wide = ex.tensor({1, 3}, DType::i64), three = ex.tensor({3}, DType::i32),
+               row_of = ex.tensor({4, 1}, DType::i32), sixteen = ex.tensor({16}, DType::i32);
+  EXPECT_EQ(error_text([&] { regrouped(wide, 1, 0, 3, 4, 1); }), "[regroup_rows.counts] dtype = i64: must be i32");
+  const auto error = [&](const GroupRows& groups, const Tensor& arrived_at) {
+    return error_text([&] {
+      regroup_rows(ex, {.counts = with({0, 3, 1}),
+                        .groups = groups,
+                        .row_of = row_of,
+                        .arrived_at = arrived_at,
+                        .local_experts = 3});
+    });
+  };
+  EXPECT_EQ(error({.begin = three, .rows = three, .alignment = 4}, three),
+            "[regroup_rows.arrived_at] shape = [3]: must be [12]");
+  EXPECT_EQ(error({.begin = three, .rows = three, .alignment = 5}, sixteen),
+            "[regroup_rows.arrived_at] shape = [16]: must be [15]");
+  EXPECT_EQ(error({.begin = three, .rows = three, .alignment = 0}, row_of),
+            "[regroup_rows.groups] alignment = 0: must be at least 1");
+  EXPECT_EQ(error({.begin = sixteen, .rows = three, .alignment = 5}, ex.tensor({15}, DType::i32)),
+            "[regroup_rows.groups.begin] shape = [16]: must be [3]");
+  EXPECT_EQ(error({.begin = three, .rows = sixteen, .alignment = 5}, ex.tensor({15}, DType::i32)),
+            "[regroup_rows.groups.rows] shape = [16]: must be [3]");
 }
 
 TEST(ExpertLoad, CountsAreAddedOverRuns) {

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "megalith/runtime/memory_plan.h"
 
 #include "tests/ops/op_test.h"
@@ -52,11 +54,16 @@ TEST(OpsRecording, PlannedMixtureOfExpertsEqualsUnplannedOne) {
   small_moe_step(unplanned, again);
   EXPECT_EQ(values_of(model.loss), values_of(again.loss));
   EXPECT_EQ(values_of(model.up_grad), values_of(again.up_grad));
+  EXPECT_EQ(values_of(model.down_grad), values_of(again.down_grad));
   EXPECT_EQ(values_of(model.gamma_grad), values_of(again.gamma_grad));
   EXPECT_EQ(values_of(model.d_logits), values_of(again.d_logits));
   EXPECT_EQ(values_of(model.d_hidden), values_of(again.d_hidden));
   EXPECT_GT(values_of(model.loss)[0], 0);
   EXPECT_NE(values_of(model.d_hidden), Values(kTokens * kHidden, 0.0));
+  // A row of no group that reached a result would make it NaN.
+  for (const Tensor& result : {model.up_grad, model.down_grad, model.d_logits, model.d_hidden}) {
+    for (const double value : values_of(result)) ASSERT_TRUE(std::isfinite(value));
+  }
 }
 
 TEST(OpsRecording, ChecksShapesWhileRecording) {

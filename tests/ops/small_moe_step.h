@@ -1,19 +1,15 @@
 #pragma once
-#include <algorithm>
-#include <array>
-
 #include "megalith/ops/embedding.h"
 #include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/rope.h"
 #include "megalith/ops/router_losses.h"
 #include "megalith/ops/rows.h"
-#include "megalith/ops/swiglu.h"
 
 #include "tests/ops/small_step.h"
 
 namespace megalith::ops {
 
-inline constexpr Index kExperts = 4, kTopK = 2, kFfn = 6, kRows = kTokens * kTopK;
+inline constexpr Index kExperts = 4, kTopK = 2, kFfn = 6, kPairs = kTokens * kTopK, kGroupAlignment = 4;
 
 /// What lives outside the plan.
 struct SmallMoe {
@@ -23,13 +19,12 @@ struct SmallMoe {
   Tensor gate = memory.tensor({kExperts, kHidden}, DType::f32), bias = memory.tensor({kExperts}, DType::f32);
   Tensor up = memory.tensor({kExperts, 2 * kFfn, kHidden}, DType::f32),
          up_grad = memory.tensor({kExperts, 2 * kFfn, kHidden}, DType::f32),
-         down = memory.tensor({kExperts, kHidden, kFfn}, DType::f32);
+         down = memory.tensor({kExperts, kHidden, kFfn}, DType::f32),
+         down_grad = memory.tensor({kExperts, kHidden, kFfn}, DType::f32);
   Tensor angles = memory.tensor({kSeqLen, 2, 2}, DType::f32),
          state = memory.tensor({Index{sizeof(StepState)}}, DType::u8);
   Tensor loss = memory.tensor({1}, DType::f64), d_logits = memory.tensor({kTokens, kExperts}, DType::f32),
          d_hidden = memory.tensor({kTokens, kHidden}, DType::f32);
-  /// Any that sum up to the rows: a run would copy them from the device.
-  std::array<Index, kExperts> sizes{6, 5, 5, 4};
 
   SmallMoe() {
     for (Index t = 0; t < kTokens; ++t) ids.data<std::int32_t>()[t] = static_cast<std::int32_t>(t * 5 % kVocab);
@@ -37,14 +32,14 @@ struct SmallMoe {
       float* data = tensor.data<float>();
       for (Index i = 0; i < tensor.numel(); ++i) data[i] = static_cast<float>(i * 37 % 101 - 50) / 64;
     }
-    for (const Tensor& zero : {gamma_grad, up_grad, loss}) fill(memory, zero, 0);
+    for (const Tensor& zero : {gamma_grad, up_grad, down_grad, loss}) fill(memory, zero, 0);
     const StepState step{.step = 1};
     std::memcpy(state.raw(), &step, sizeof step);
     rope_table(memory, {.head_dim = 4}, angles);
   }
 };
 
-/// A forward and backward pass of a mixture of experts that uses every op of one.
+/// A forward and backward pass of a mixture of experts on a CPU, as a layer runs it. Groups have gaps between them.
 inline void small_moe_step(Exec& ex, const SmallMoe& moe) {
   const auto f32 = [&](const Shape& shape) { return ex.tensor(shape, DType::f32); };
   const auto i32 = [&](const Shape& shape) { return ex.tensor(shape, DType::i32); };
@@ -67,31 +62,28 @@ inline void small_moe_step(Exec& ex, const SmallMoe& moe) {
   sum_probabilities(ex, {.probabilities = p, .sums = sums});
   load_loss(ex, {.counts = counts, .sums = sums, .loss = moe.loss, .factors = {}});
   z_loss(ex, {.logits = logits, .loss = moe.loss});
-  const Tensor of_expert = i64({kExperts}), offsets = i64({kExperts}), row_of = i32({kTokens, kTopK}),
-               pair_of = i32({kRows}), rows = f32({kRows, kHidden}), gate_up = f32({kRows, 2 * kFfn}),
-               activated = f32({kRows, kFfn}), out = f32({kRows, kHidden});
-  build_rows(ex, {.experts = experts, .counts = of_expert, .offsets = offsets, .row_of = row_of, .pair_of = pair_of});
+  const Index all = rows_to_build(kPairs, kExperts, 0, kGroupAlignment);
+  const GroupRows groups{.begin = i32({kExperts}), .rows = i32({kExperts}), .alignment = kGroupAlignment};
+  const Tensor row_of = i32({kTokens, kTopK}), pair_of = i32({all}), rows = f32({all, kHidden}),
+               z = f32({all, 2 * kFfn}), h = f32({all, kFfn}), out = f32({all, kHidden}), sum = f32({kTokens, kHidden});
+  build_rows(ex, {.experts = experts, .groups = groups, .row_of = row_of, .pair_of = pair_of});
   permute_rows(ex, {.x = y, .pair_of = pair_of, .rows = rows, .top_k = kTopK});
-  const GroupSizes sizes{moe.sizes};
-  grouped_matmul(ex, {.x = rows, .w = moe.up, .y = gate_up, .sizes = sizes});
-  swiglu(ex, {.gate_up = gate_up, .y = activated});
-  grouped_matmul(ex, {.x = activated, .w = moe.down, .y = out, .sizes = sizes});
-  const Tensor sum = f32({kTokens, kHidden}), d_rows = f32({kRows, kHidden}), d_weights = f32({kTokens, kTopK});
+  grouped_matmul_activated(ex, {.x = rows, .w = moe.up, .z = z, .h = h, .groups = groups});
+  grouped_matmul(ex, {.x = h, .w = moe.down, .y = out, .groups = groups});
   sum_rows(ex, {.rows = out, .row_of = row_of, .weights = weights, .y = sum});
-  sum_rows_backward(ex, {.dy = sum,
-                         .rows = out,
-                         .row_of = row_of,
-                         .pair_of = pair_of,
-                         .weights = weights,
-                         .d_rows = d_rows,
-                         .d_weights = d_weights});
-  const Tensor d_activated = f32({kRows, kFfn}), d_p = f32({kTokens, kExperts});
-  grouped_matmul_input_grad(ex, {.dy = d_rows, .w = moe.down, .dx = d_activated, .sizes = sizes});
-  swiglu_backward(ex, {.gate_up = gate_up, .dy = d_activated, .dgate_up = gate_up});
-  grouped_matmul_weight_grad(ex, {.dy = gate_up, .x = rows, .dw = moe.up_grad, .sizes = sizes});
-  grouped_matmul_input_grad(ex, {.dy = gate_up, .w = moe.up, .dx = d_rows, .sizes = sizes});
-  const Tensor dy = f32({kTokens, kHidden});
+  const Tensor d_out = f32({all, kHidden}), p_of = f32({all, 1}), ph = f32({all, kFfn}), dp = f32({all, 1}),
+               d_rows = f32({all, kHidden}), dy = f32({kTokens, kHidden}), d_weights = f32({kTokens, kTopK}),
+               d_p = f32({kTokens, kExperts});
+  permute_rows(ex, {.x = sum, .pair_of = pair_of, .rows = d_out, .top_k = kTopK});
+  permute_rows(ex, {.x = weights.reshaped({kPairs, 1}), .pair_of = pair_of, .rows = p_of, .top_k = 1});
+  grouped_matmul_activated_input_grad(
+      ex, {.dy = d_out, .w = moe.down, .z = z, .p = p_of, .dz = z, .ph = ph, .dp = dp, .groups = groups});
+  grouped_matmul_weight_grad(ex, {.dy = d_out, .x = ph, .dw = moe.down_grad, .groups = groups});
+  grouped_matmul_weight_grad(ex, {.dy = z, .x = rows, .dw = moe.up_grad, .groups = groups});
+  grouped_matmul_input_grad(ex, {.dy = z, .w = moe.up, .dx = d_rows, .groups = groups});
   sum_rows(ex, {.rows = d_rows, .row_of = row_of, .weights = {}, .y = dy});
+  sum_rows(ex,
+           {.rows = dp, .row_of = row_of.reshaped({kPairs, 1}), .weights = {}, .y = d_weights.reshaped({kPairs, 1})});
   load_loss_backward(
       ex, {.counts = counts, .probabilities = p, .step_state = moe.state, .d_probabilities = d_p, .factors = {}});
   router_backward(ex, {.logits = logits,

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "megalith/base/error.h"
-
 namespace megalith::nn {
 namespace {
 
@@ -27,10 +25,10 @@ AllToAllDispatcher::AllToAllDispatcher(const ExpertParallel& experts, const Disp
 std::unique_ptr<Dispatcher::Saved> AllToAllDispatcher::make_saved() const {
   auto saved = std::make_unique<Saved>();
   const auto ranks = static_cast<std::size_t>(experts_.dispatch().size());
-  saved->host_bytes = bytes_of({experts_.dispatch().size(), num_destinations()}, DType::i64);
+  saved->on_host = HostNumbers(experts_.dispatch().size() * num_destinations());
   saved->sends.resize(ranks);
   saved->receives.resize(ranks);
-  saved->sizes.resize(static_cast<std::size_t>(ranks_.local_experts));
+  saved->host_groups.resize(static_cast<std::size_t>(2 * ranks_.local_experts));
   return saved;
 }
 
@@ -41,96 +39,99 @@ Index AllToAllDispatcher::rows_to_send(Index rows, const Saved& kept) const {
 }
 
 Index AllToAllDispatcher::rows_to_receive(Index rows, const Saved& kept) const {
-  if (is_alone() || kept.padded > 0) return rows_to_send(rows, kept);
+  if (kept.padded > 0) return rows_to_send(rows, kept);
   return experts_.max_rows(rows, sizes_.top_k, sizes_.num_experts);
 }
 
 void AllToAllDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
   const Index rows = experts.dim(0);
-  kept.padded = sizes_.pads() && mode == Mode::train ? rows / sizes_.run * sizes_.capacity : 0;
+  kept.padded = sizes_.padded(rows, mode);
   kept.destinations = experts;
   if (places()) {
     kept.destinations = ex.tensor({rows, choices()}, DType::i32);
     ops::place_choices(ex, {.experts = experts, .destinations = kept.destinations, .ranks = ranks_});
   }
-  kept.counts = ex.tensor({num_destinations()}, DType::i64);
-  kept.offsets = ex.tensor({num_destinations()}, DType::i64);
+  kept.counts = ex.tensor({num_destinations()}, DType::i32);
+  kept.offsets = ex.tensor({num_destinations()}, DType::i32);
   kept.row_of = ex.tensor({rows, choices()}, DType::i32);
   kept.pair_of = ex.tensor({rows_to_send(rows, kept)}, DType::i32);
   ops::build_rows(ex, {.experts = kept.destinations,
-                       .counts = kept.counts,
-                       .offsets = kept.offsets,
+                       .groups = {.begin = kept.offsets, .rows = kept.counts},
                        .row_of = kept.row_of,
                        .pair_of = kept.pair_of,
                        .rows_per_expert = kept.padded});
-  exchange_counts(ex, kept);
+  kept.all_counts = {};
+  if (kept.padded > 0) {
+    set_padded_sizes(kept);
+  } else {
+    kept.all_counts = ex.tensor({experts_.dispatch().size(), num_destinations()}, DType::i32);
+    comm::all_gather(ex, experts_.dispatch(), kept.counts.reshaped({1, num_destinations()}), kept.all_counts).wait(ex);
+  }
   const Index arrive = rows_to_receive(rows, kept);
   if (ex.recording() && kept.padded == 0) assume_sizes(rows_to_send(rows, kept), arrive, kept);
-  if (!regroups()) return;
+  group_rows(ex, arrive, kept);
+}
+
+void AllToAllDispatcher::group_rows(Exec& ex, Index arrive, Saved& kept) const {
+  const Index local = ranks_.local_experts;
+  kept.table = ex.tensor({2, local}, DType::i32);
+  kept.groups = {.begin = kept.table.rows(0, 1).reshaped({local}),
+                 .rows = kept.table.rows(1, 1).reshaped({local}),
+                 .alignment = sizes_.alignment,
+                 .host = kept.host_groups};
   kept.regrouped = ex.tensor({arrive, 1}, DType::i32);
-  kept.arrived_at = ex.tensor({arrive}, DType::i32);
+  kept.arrived_at = ex.tensor({ops::capacity_of_groups(arrive, local, sizes_.alignment)}, DType::i32);
   ops::regroup_rows(ex, {.counts = kept.all_counts,
+                         .groups = kept.groups,
                          .row_of = kept.regrouped,
                          .arrived_at = kept.arrived_at,
                          .sources = experts_.dispatch().size(),
-                         .first = experts_.dispatch().rank() * ranks_.local_experts,
-                         .local_experts = ranks_.local_experts,
+                         .first = experts_.dispatch().rank() * local,
+                         .local_experts = local,
                          .each = kept.padded});
-}
-
-void AllToAllDispatcher::exchange_counts(Exec& ex, Saved& kept) const {
-  const comm::Group& group = experts_.dispatch();
-  kept.all_counts = {};
-  if (kept.padded > 0) return set_padded_sizes(kept);
-  kept.all_counts = ex.tensor({group.size(), num_destinations()}, DType::i64);
-  comm::all_gather(ex, group, kept.counts.reshaped({1, num_destinations()}), kept.all_counts).wait(ex);
 }
 
 void AllToAllDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
   if (ex.recording() || kept.padded > 0) return;
-  if (copies_.issue == point) copy_counts(ex, kept);
-  if (copies_.wait == point) await_counts(kept);
+  if (copies_.issue == point) kept.on_host.copy(ex, kept.all_counts);
+  if (copies_.wait == point) set_sizes(kept.on_host.wait(experts_.dispatch()), kept);
 }
 
-void AllToAllDispatcher::copy_counts(Exec& ex, Saved& kept) const {
-  if (kept.host.bytes() == 0) throw InternalError("[AllToAllDispatcher] Saved::take_host_memory was not called");
-  ex.copy(kept.host.data(), kept.all_counts.raw(), kept.all_counts.bytes());
-  kept.copied.record(ex.stream());
-}
-
-void AllToAllDispatcher::await_counts(Saved& kept) const {
-  comm::host_wait(experts_.dispatch(), kept.copied);
-  set_sizes(
-      {reinterpret_cast<const std::int64_t*>(kept.host.data()), static_cast<std::size_t>(kept.all_counts.numel())},
-      kept);
-}
-
-void AllToAllDispatcher::set_sizes(std::span<const std::int64_t> all_counts, Saved& kept) const {
+void AllToAllDispatcher::set_sizes(std::span<const std::int32_t> all_counts, Saved& kept) const {
   const auto ranks = static_cast<std::size_t>(experts_.dispatch().size());
   const auto here = static_cast<std::size_t>(experts_.dispatch().rank());
   const auto local = static_cast<std::size_t>(ranks_.local_experts), columns = ranks * local;
+  Index end = 0;
   std::ranges::fill(kept.sends, 0);
   std::ranges::fill(kept.receives, 0);
-  std::ranges::fill(kept.sizes, 0);
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    for (std::size_t l = 0; l < local; ++l) {
+  for (std::size_t l = 0; l < local; ++l) {
+    Index size = 0;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
       const Index arrive = all_counts[rank * columns + here * local + l];
       kept.sends[rank] += all_counts[here * columns + rank * local + l];
       kept.receives[rank] += arrive;
-      kept.sizes[l] += arrive;
+      size += arrive;
     }
+    end = set_host_group(l, end, size, kept);
   }
 }
 
 void AllToAllDispatcher::set_padded_sizes(Saved& kept) const {
   std::ranges::fill(kept.sends, ranks_.local_experts * kept.padded);
   std::ranges::fill(kept.receives, ranks_.local_experts * kept.padded);
-  std::ranges::fill(kept.sizes, experts_.dispatch().size() * kept.padded);
+  Index end = 0;
+  for (std::size_t l = 0; l < static_cast<std::size_t>(ranks_.local_experts); ++l)
+    end = set_host_group(l, end, experts_.dispatch().size() * kept.padded, kept);
+}
+
+Index AllToAllDispatcher::set_host_group(std::size_t group, Index begin, Index rows, Saved& kept) const {
+  kept.host_groups[group] = static_cast<std::int32_t>(begin);
+  kept.host_groups[static_cast<std::size_t>(ranks_.local_experts) + group] = static_cast<std::int32_t>(rows);
+  return begin + round_up(rows, sizes_.alignment);
 }
 
 void AllToAllDispatcher::assume_sizes(Index sent, Index arrived, Saved& kept) const {
-  if (is_alone()) return;
   const std::size_t other = experts_.dispatch().rank() == 0 ? 1 : 0;
   std::ranges::fill(kept.sends, 0);
   std::ranges::fill(kept.receives, 0);
@@ -138,41 +139,41 @@ void AllToAllDispatcher::assume_sizes(Index sent, Index arrived, Saved& kept) co
   kept.receives[other] = arrived;
 }
 
+Tensor AllToAllDispatcher::by_destination(Exec& ex, const Tensor& x, Index top_k, const Saved& kept) const {
+  const Tensor rows = ex.tensor({kept.pair_of.numel(), x.dim(1)}, x.dtype());
+  ops::permute_rows(ex, {.x = x, .pair_of = kept.pair_of, .rows = rows, .top_k = top_k});
+  return rows;
+}
+
 void AllToAllDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
   reach(ex, MoePoint::before_permutation_1, kept);
-  kept.sent = ex.tensor({kept.pair_of.numel(), x.dim(1)}, x.dtype());
-  ops::permute_rows(ex,
-                    {.x = x, .pair_of = kept.pair_of, .rows = kept.sent, .top_k = choices(), .unused = unused(kept)});
+  kept.sent = by_destination(ex, x, choices(), kept);
 }
 
 ExpertRows AllToAllDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
   reach(ex, MoePoint::before_ep_alltoall, kept);
-  const Tensor rows = to_experts(ex, kept.sent, kept);
-  reach(ex, MoePoint::before_permutation_2, kept);  // the host waits here only where nothing is sent or regrouped
-  reach(ex, MoePoint::before_finish, kept);
-  return {rows, kept.sizes};
+  kept.rows = to_experts(ex, kept.sent, kept);
+  return {kept.rows, kept.groups};
 }
 
 Tensor AllToAllDispatcher::to_experts(Exec& ex, const Tensor& sent, const Saved& kept) const {
-  if (is_alone()) return sent;
-  const Tensor arrived = ex.tensor({rows_to_receive(kept.row_of.dim(0), kept), sent.dim(1)}, sent.dtype());
+  const Tensor arrived = ex.tensor({kept.regrouped.dim(0), sent.dim(1)}, sent.dtype());
   comm::all_to_all(ex, experts_.dispatch(), sent.rows(0, sum_of(kept.sends)), kept.sends,
                    arrived.rows(0, sum_of(kept.receives)), kept.receives)
       .wait(ex);
   if (!regroups()) return arrived;
-  const Tensor rows = ex.tensor_like(arrived);
+  const Tensor rows = ex.tensor({kept.arrived_at.dim(0), sent.dim(1)}, sent.dtype());
   ops::permute_rows(ex, {.x = arrived, .pair_of = kept.arrived_at, .rows = rows});
   return rows;
 }
 
 Tensor AllToAllDispatcher::to_sources(Exec& ex, const Tensor& rows, const Saved& kept) const {
-  if (is_alone()) return rows;
   Tensor leaving = rows;
   if (regroups()) {
-    leaving = ex.tensor_like(rows);
-    ops::permute_rows(ex, {.x = rows, .pair_of = kept.regrouped.reshaped({rows.dim(0)}), .rows = leaving});
+    leaving = ex.tensor({kept.regrouped.dim(0), rows.dim(1)}, rows.dtype());
+    ops::permute_rows(ex, {.x = rows, .pair_of = kept.regrouped.reshaped({leaving.dim(0)}), .rows = leaving});
   }
   const Tensor returned = ex.tensor({kept.pair_of.numel(), rows.dim(1)}, rows.dtype());
   comm::all_to_all(ex, experts_.dispatch(), leaving.rows(0, sum_of(kept.receives)), kept.receives,
@@ -197,35 +198,37 @@ void AllToAllDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& 
   ops::sum_rows(ex, {.rows = kept.returned, .row_of = kept.row_of, .weights = of_slices(ex, weights), .y = y});
 }
 
-void AllToAllDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& d_weights,
+void AllToAllDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights,
                                           Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
   const Tensor repeated = of_slices(ex, weights);
-  const Tensor d_repeated = ranks_.slices == 1 ? d_weights : ex.tensor_like(repeated);
-  kept.d_returned = ex.tensor_like(kept.returned);
-  ops::sum_rows_backward(ex, {.dy = dy,
-                              .rows = kept.returned,
-                              .row_of = kept.row_of,
-                              .pair_of = kept.pair_of,
-                              .weights = repeated,
-                              .d_rows = kept.d_returned,
-                              .d_weights = d_repeated,
-                              .unused = unused(kept)});
-  if (ranks_.slices > 1) ops::sum_slices(ex, d_repeated, d_weights);
+  kept.grads = {by_destination(ex, dy, choices(), kept),
+                by_destination(ex, repeated.reshaped({repeated.numel(), 1}), 1, kept)};
 }
 
-ExpertRows AllToAllDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const {
+RowGrads AllToAllDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const {
   const Saved& kept = own(saved);
-  return {to_experts(ex, kept.d_returned, kept), kept.sizes};
+  return {to_experts(ex, kept.grads.rows, kept), to_experts(ex, kept.grads.weights, kept)};
 }
 
-void AllToAllDispatcher::dispatch_backward(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const {
-  own(saved).d_sent = to_sources(ex, rows, own(saved));
+Tensor AllToAllDispatcher::dispatched(Exec&, const Tensor&, Dispatcher::Saved& saved) const { return own(saved).rows; }
+
+void AllToAllDispatcher::dispatch_backward(Exec& ex, const RowGrads& rows, Dispatcher::Saved& saved) const {
+  Saved& kept = own(saved);
+  kept.grads = {to_sources(ex, rows.rows, kept), to_sources(ex, rows.weights, kept)};
 }
 
-void AllToAllDispatcher::permute_backward(Exec& ex, const Tensor& dx, Dispatcher::Saved& saved) const {
+void AllToAllDispatcher::permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights,
+                                          Dispatcher::Saved& saved) const {
   const Saved& kept = own(saved);
-  ops::sum_rows(ex, {.rows = kept.d_sent, .row_of = kept.row_of, .weights = {}, .y = dx});
+  ops::sum_rows(ex, {.rows = kept.grads.rows, .row_of = kept.row_of, .weights = {}, .y = dx});
+  const Tensor of_slices = ranks_.slices == 1 ? d_weights : ex.tensor({d_weights.dim(0), choices()}, d_weights.dtype());
+  const Shape pairs{of_slices.numel(), 1};
+  ops::sum_rows(ex, {.rows = kept.grads.weights,
+                     .row_of = kept.row_of.reshaped(pairs),
+                     .weights = {},
+                     .y = of_slices.reshaped(pairs)});
+  if (ranks_.slices > 1) ops::sum_slices(ex, of_slices, d_weights);
 }
 
 }  // namespace megalith::nn

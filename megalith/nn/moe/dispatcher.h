@@ -1,16 +1,22 @@
 #pragma once
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "megalith/nn/moe/expert_parallel.h"
+#include "megalith/ops/group_rows.h"
 
 namespace megalith::nn {
 
 /// Rows in the order of their experts, those of an expert by (source rank, token).
 struct ExpertRows {
-  Tensor rows;                   ///< [M, H]; only the first rows are used
-  std::span<const Index> sizes;  ///< of each expert of this rank; known when the pass runs, not when it is recorded
+  Tensor rows;  ///< [M, H]
+  ops::GroupRows groups;
+};
+
+/// Numbers of every row of an expert in backward. To the experts: the gradient dy of its token's sum, and the weight
+/// that the row's result has in the sum. From them: the gradients of the row and of this weight.
+struct RowGrads {
+  Tensor rows;     ///< [M, H]
+  Tensor weights;  ///< [M, 1] f32 (f64)
 };
 
 /// Brings rows to the ranks of their experts and results back. Const: what backward needs is in Saved, one for each
@@ -29,23 +35,24 @@ class Dispatcher {
   virtual void preprocess(Exec& ex, const Tensor& experts, Mode mode, Saved& saved) const = 0;
   /// x [n, H] to rows in the order of their destinations.
   virtual void permute(Exec& ex, const Tensor& x, Saved& saved) const = 0;
-  /// Those to the rows of this rank's experts. When it returns the host knows all sizes.
+  /// Those to the rows of this rank's experts.
   virtual ExpertRows dispatch(Exec& ex, Saved& saved) const = 0;
-  /// The experts' results [M, H] back to where their rows came from. Backward reads them there.
+  /// The experts' results [M, H] back to where their rows came from.
   virtual void return_rows(Exec& ex, const Tensor& rows, Saved& saved) const = 0;
   /// y [n, H] = sum over a row's experts of weights [n, K] times what they returned, in the order of choices, in f32
   /// (f64). Dropped pairs are left out.
   virtual void combine(Exec& ex, const Tensor& weights, const Tensor& y, Saved& saved) const = 0;
 
-  /// dy [n, H] -> d_weights [n, K], and the gradient of the results where their rows came from.
-  virtual void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& d_weights,
-                                Saved& saved) const = 0;
-  /// That to the gradient of the experts' results.
-  virtual ExpertRows return_rows_backward(Exec& ex, Saved& saved) const = 0;
-  /// The gradient of dispatch()'s rows [M, H] to where they came from.
-  virtual void dispatch_backward(Exec& ex, const Tensor& rows, Saved& saved) const = 0;
-  /// That to the gradient dx [n, H] of permute()'s x, of this rank's slices.
-  virtual void permute_backward(Exec& ex, const Tensor& dx, Saved& saved) const = 0;
+  /// dy [n, H] and weights [n, K] of combine() to rows in the order of their destinations. dy is not scaled.
+  virtual void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Saved& saved) const = 0;
+  /// Those to the rows of this rank's experts.
+  virtual RowGrads return_rows_backward(Exec& ex, Saved& saved) const = 0;
+  /// dispatch()'s rows once more, for backward. x: that of permute().
+  virtual Tensor dispatched(Exec& ex, const Tensor& x, Saved& saved) const = 0;
+  /// The experts' gradients to where their rows came from.
+  virtual void dispatch_backward(Exec& ex, const RowGrads& rows, Saved& saved) const = 0;
+  /// Those to the gradients of this rank's slices: dx [n, H] of permute()'s x, d_weights [n, K] of combine()'s weights.
+  virtual void permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights, Saved& saved) const = 0;
 };
 
 /// The sizes that a dispatcher plans with.
@@ -53,7 +60,10 @@ struct DispatchSizes {
   Index num_experts = 0, top_k = 0;
   /// Every expert gets `capacity` rows of each run of `run` rows, filled up with zeros; run 0: as many as chose it.
   Index capacity = 0, run = 0;
+  Index alignment = 1;  ///< ops::GroupRows
   bool pads() const { return run > 0; }
+  /// Rows that every expert gets of `rows` rows; 0: as many as chose it.
+  Index padded(Index rows, Mode mode) const { return pads() && mode == Mode::train ? rows / run * capacity : 0; }
 };
 
 }  // namespace megalith::nn

@@ -1,11 +1,7 @@
 #include "megalith/nn/moe/experts.h"
 
-#include <numeric>
-
 #include "megalith/nn/param_specs.h"
-#include "megalith/ops/elementwise.h"
 #include "megalith/ops/grouped_matmul.h"
-#include "megalith/ops/swiglu.h"
 
 namespace megalith::nn {
 namespace {
@@ -36,12 +32,6 @@ Tensor as_matrices(const Tensor& weight) {
   return weight.reshaped({experts, weight.numel() / (experts * in), in});
 }
 
-/// The rows that are used: all of them while a pass is recorded.
-Tensor used(Exec& ex, const Tensor& rows, const ExpertRows& of) {
-  if (ex.recording()) return rows;
-  return rows.rows(0, std::accumulate(of.sizes.begin(), of.sizes.end(), Index{0}));
-}
-
 }  // namespace
 
 void Experts::declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
@@ -53,60 +43,46 @@ void Experts::declare(std::vector<ParamSpec>& specs, const std::string& name, co
   specs.push_back(expert_weight(name + ".down.weight", {e, h, f}, 2, experts, stream.residual_init_std));
 }
 
-Experts::Experts(const std::string& name, const MoeSpec& spec, const SublayerOptions& options, ParamSet& params)
-    : activation_(spec.activation),
-      recomputes_activation_(options.recompute.has(RecomputeModule::gelu)),
-      recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)),
+Experts::Experts(const std::string& name, const SublayerOptions& options, ParamSet& params)
+    : recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)),
       up_(params.at(name + ".up.weight")),
       down_(params.at(name + ".down.weight")) {}
 
-void Experts::first_gemm(Exec& ex, Saved& saved) const {
-  const Tensor w = as_matrices(up_.value);
-  saved.up = ex.tensor({saved.in.rows.dim(0), w.dim(1)}, saved.in.rows.dtype());
-  ops::grouped_matmul(ex, {.x = saved.in.rows, .w = w, .y = saved.up, .sizes = {saved.in.sizes}});
-}
-
-void Experts::activate(Exec& ex, Saved& saved) const {
-  const Index units = activation_ == Activation::swiglu ? saved.up.dim(1) / 2 : saved.up.dim(1);
-  saved.activated = ex.tensor({saved.up.dim(0), units}, saved.up.dtype());
-  const Tensor up = used(ex, saved.up, saved.in), y = used(ex, saved.activated, saved.in);
-  if (activation_ == Activation::swiglu)
-    ops::swiglu(ex, {.gate_up = up, .y = y});
-  else
-    ops::gelu(ex, {.z = up, .y = y});
-}
-
-Tensor Experts::forward(Exec& ex, Saved& saved) const {
-  first_gemm(ex, saved);
-  activate(ex, saved);
-  const Tensor w = as_matrices(down_.value);
-  const Tensor y = ex.tensor({saved.in.rows.dim(0), w.dim(1)}, saved.in.rows.dtype());
-  ops::grouped_matmul(ex, {.x = saved.activated, .w = w, .y = y, .sizes = {saved.in.sizes}});
+Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved) const {
+  const Tensor up = as_matrices(up_.value), down = as_matrices(down_.value);
+  const Index rows = in.rows.dim(0);
+  const DType dtype = in.rows.dtype();
+  saved.groups = in.groups;
+  saved.up = ex.tensor({rows, up.dim(1)}, dtype);
+  const Tensor h = ex.tensor({rows, down.dim(2)}, dtype), y = ex.tensor({rows, down.dim(1)}, dtype);
+  ops::grouped_matmul_activated(ex, {.x = in.rows, .w = up, .z = saved.up, .h = h, .groups = in.groups});
+  ops::grouped_matmul(ex, {.x = h, .w = down, .y = y, .groups = in.groups});
   return y;
 }
 
-void Experts::activate_backward(Exec& ex, const Saved& saved, const Tensor& d_activated, const Tensor& d_up) const {
-  const Tensor up = used(ex, saved.up, saved.in), dy = used(ex, d_activated, saved.in);
-  if (activation_ == Activation::swiglu)
-    ops::swiglu_backward(ex, {.gate_up = up, .dy = dy, .dgate_up = used(ex, d_up, saved.in)});
-  else
-    ops::gelu_backward(ex, {.z = up, .dy = dy, .dz = used(ex, d_up, saved.in)});
-}
-
-Tensor Experts::backward(Exec& ex, const Tensor& dy, ops::Write weight_grads, Saved& saved) const {
-  if (recomputes_first_gemm_) first_gemm(ex, saved);
-  if (recomputes_first_gemm_ || recomputes_activation_) activate(ex, saved);
-  const ops::GroupSizes sizes{saved.in.sizes};
-  const Tensor d_activated = ex.tensor_like(saved.activated);
-  ops::grouped_matmul_input_grad(ex, {.dy = dy, .w = as_matrices(down_.value), .dx = d_activated, .sizes = sizes});
+RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads,
+                           Saved& saved) const {
+  const Tensor up = as_matrices(up_.value), down = as_matrices(down_.value);
+  if (recomputes_first_gemm_) {
+    saved.up = ex.tensor({in.dim(0), up.dim(1)}, in.dtype());
+    ops::grouped_matmul(ex, {.x = in, .w = up, .y = saved.up, .groups = saved.groups});
+  }
+  const Tensor &z = saved.up, &d_up = saved.up;  // in its place
+  const Tensor weighted = ex.tensor({in.dim(0), down.dim(2)}, in.dtype());
+  const RowGrads dx{ex.tensor_like(in), ex.tensor_like(dy.weights)};
+  ops::grouped_matmul_activated_input_grad(ex, {.dy = dy.rows,
+                                                .w = down,
+                                                .z = z,
+                                                .p = dy.weights,
+                                                .dz = d_up,
+                                                .ph = weighted,
+                                                .dp = dx.weights,
+                                                .groups = saved.groups});
   ops::grouped_matmul_weight_grad(
-      ex, {.dy = dy, .x = saved.activated, .dw = as_matrices(down_.grad), .sizes = sizes, .write = weight_grads});
-  const Tensor d_up = ex.tensor_like(saved.up);
-  activate_backward(ex, saved, d_activated, d_up);
+      ex, {.dy = dy.rows, .x = weighted, .dw = as_matrices(down_.grad), .groups = saved.groups, .write = weight_grads});
+  ops::grouped_matmul_input_grad(ex, {.dy = d_up, .w = up, .dx = dx.rows, .groups = saved.groups});
   ops::grouped_matmul_weight_grad(
-      ex, {.dy = d_up, .x = saved.in.rows, .dw = as_matrices(up_.grad), .sizes = sizes, .write = weight_grads});
-  const Tensor dx = ex.tensor_like(saved.in.rows);
-  ops::grouped_matmul_input_grad(ex, {.dy = d_up, .w = as_matrices(up_.value), .dx = dx, .sizes = sizes});
+      ex, {.dy = d_up, .x = in, .dw = as_matrices(up_.grad), .groups = saved.groups, .write = weight_grads});
   return dx;
 }
 

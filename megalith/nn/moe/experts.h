@@ -12,29 +12,25 @@ namespace megalith::nn {
 /// over rows that lie by expert. The weights are global tensors [E, F, 2, H] ([E, F, H] without a gate) and [E, H, F],
 /// of which a rank's experts and slices are one box; no biases. They live on the expert grid: gradients are summed over
 /// edp. No communication: slices are summed where the rows came from.
+/// Of a pass only `up` is kept; the activation is computed again from it.
 class Experts {
  public:
   struct Saved {
-    ExpertRows in;     ///< the rows, until backward has read them
-    Tensor up;         ///< [M, 2F/etp], or [M, F/etp] without a gate
-    Tensor activated;  ///< [M, F/etp]
+    ops::GroupRows groups;
+    Tensor up;  ///< [M, 2F/etp], or [M, F/etp] without a gate
   };
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
                       const StreamSpec& stream, const ExpertParallel& experts);
-  Experts(const std::string& name, const MoeSpec& spec, const SublayerOptions& options, ParamSet& params);
+  Experts(const std::string& name, const SublayerOptions& options, ParamSet& params);
 
-  /// saved.in -> the results [M, H] of this rank's slices.
-  Tensor forward(Exec& ex, Saved& saved) const;
-  /// dy: the gradient of the results. Adds to the weights' gradients; returns the gradient of saved.in.
-  Tensor backward(Exec& ex, const Tensor& dy, ops::Write weight_grads, Saved& saved) const;
+  /// in.rows -> the results [M, H] of this rank's slices, not weighted.
+  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved) const;
+  /// dy: the gradient of the weighted results' sums, unweighted. Adds to the weights' gradients. Returns the gradients
+  /// of in.rows, and of this rank's slices those of the weights of rows.
+  RowGrads backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved) const;
 
  private:
-  void first_gemm(Exec& ex, Saved& saved) const;
-  void activate(Exec& ex, Saved& saved) const;
-  void activate_backward(Exec& ex, const Saved& saved, const Tensor& d_activated, const Tensor& d_up) const;
-
-  Activation activation_;
-  bool recomputes_activation_, recomputes_first_gemm_;
+  bool recomputes_first_gemm_;
   Param &up_, &down_;
 };
 

@@ -2,6 +2,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/moe/all_to_all_dispatcher.h"
+#include "megalith/nn/moe/local_dispatcher.h"
 #include "megalith/ops/elementwise.h"
 
 namespace megalith::nn {
@@ -24,6 +25,15 @@ HostCopies copies_of_counts(const MoeSpec& spec, const ExpertParallel& experts) 
        .local_experts = spec.config.num_experts / experts.ep().size()});
 }
 
+std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const ExpertParallel& experts, Index alignment) {
+  DispatchSizes sizes = dispatch_sizes(spec);
+  sizes.alignment = alignment;
+  const HostCopies copies = copies_of_counts(spec, experts);
+  if (experts.dispatch().size() > 1) return std::make_unique<AllToAllDispatcher>(experts, sizes, copies);
+  const bool host_knows = alignment == 1;  // for loops over groups
+  return std::make_unique<LocalDispatcher>(experts.dispatch(), sizes, host_knows ? copies : HostCopies{});
+}
+
 }  // namespace
 
 void Moe::declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec, const StreamSpec& stream,
@@ -38,9 +48,8 @@ Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& op
          ParamSet& params)
     : groups_(groups),
       router_(name + ".router", spec, groups, params),
-      dispatcher_(std::make_unique<AllToAllDispatcher>(*groups.experts, dispatch_sizes(spec),
-                                                       copies_of_counts(spec, *groups.experts))),
-      experts_(name + ".experts", spec, options, params) {
+      dispatcher_(make_dispatcher(spec, *groups.experts, options.group_alignment)),
+      experts_(name + ".experts", options, params) {
   if (spec.config.shared_ffn_hidden_size > 0) shared_.emplace(name + ".shared", spec, options, groups.tp, params);
 }
 
@@ -82,11 +91,12 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       ex.owned_by(kRowsOwner, [&] { dispatcher_->permute(ex, saved.router.x, *saved.dispatcher); });
       break;
     case ForwardStage::dispatch:
-      ex.owned_by(kRowsOwner, [&] { saved.experts.in = dispatcher_->dispatch(ex, *saved.dispatcher); });
+      ex.owned_by(kRowsOwner, [&] { saved.rows = dispatcher_->dispatch(ex, *saved.dispatcher); });
       break;
     case ForwardStage::experts:
-      ex.owned_by(kRowsOwner,
-                  [&] { dispatcher_->return_rows(ex, experts_.forward(ex, saved.experts), *saved.dispatcher); });
+      ex.owned_by(kRowsOwner, [&] {
+        dispatcher_->return_rows(ex, experts_.forward(ex, saved.rows, saved.experts), *saved.dispatcher);
+      });
       if (shared_) shared_->forward(ex, microbatch, saved.shared);
       break;
     default:
@@ -119,8 +129,7 @@ InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardSta
       combine_backward(ex, microbatch, saved);
       break;
     case BackwardStage::experts:
-      saved.d_rows = experts_.backward(ex, dispatcher_->return_rows_backward(ex, *saved.dispatcher).rows,
-                                       microbatch.weight_grads, saved.experts);
+      experts_backward(ex, microbatch, saved);
       break;
     case BackwardStage::dispatch:
       dispatcher_->dispatch_backward(ex, saved.d_rows, *saved.dispatcher);
@@ -139,15 +148,20 @@ void Moe::combine_backward(Exec& ex, const Microbatch& microbatch, MoeState& sav
     saved.d_shared = ex.tensor_like(saved.dy);
     shared_->backward(ex, microbatch, saved.dy, saved.d_shared, saved.shared);
   }
-  saved.d_weights = ex.tensor_like(saved.router.weights);
-  dispatcher_->combine_backward(ex, groups().own_rows(saved.dy), saved.router.weights, saved.d_weights,
-                                *saved.dispatcher);
+  dispatcher_->combine_backward(ex, groups().own_rows(saved.dy), saved.router.weights, *saved.dispatcher);
+}
+
+void Moe::experts_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
+  const RowGrads dy = dispatcher_->return_rows_backward(ex, *saved.dispatcher);
+  const Tensor in = dispatcher_->dispatched(ex, saved.router.x, *saved.dispatcher);
+  saved.d_rows = experts_.backward(ex, in, dy, microbatch.weight_grads, saved.experts);
 }
 
 void Moe::preprocess_backward(Exec& ex, const Tensor& dx, MoeState& saved) const {
   const bool has_share = groups().rows() == DispatchRows::share;
   saved.d_routed = has_share ? ex.tensor_like(saved.router.x) : dx;
-  dispatcher_->permute_backward(ex, saved.d_routed, *saved.dispatcher);
+  saved.d_weights = ex.tensor_like(saved.router.weights);
+  dispatcher_->permute_backward(ex, saved.d_routed, saved.d_weights, *saved.dispatcher);
   if (!has_share) complete(ex, saved.d_routed, dx);  // before the router's part, which every rank has whole
 }
 

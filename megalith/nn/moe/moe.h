@@ -16,11 +16,12 @@ struct MoeState : Sublayer::Saved {
   Tensor x;  ///< [O, H]
   Router::Saved router;
   std::unique_ptr<Dispatcher::Saved> dispatcher;
+  ExpertRows rows;  ///< of this rank's experts
   Experts::Saved experts;
   SharedExperts::Saved shared;
   Tensor y, dy;      ///< [O, H]
   Tensor d_weights;  ///< [n, K]
-  Tensor d_rows;     ///< [M, H], of the rows of this rank's experts
+  RowGrads d_rows;   ///< of the rows of this rank's experts
   Tensor d_routed;   ///< [n, H], of the rows that this rank brings
   Tensor d_shared;   ///< [O, H], of the shared experts' input
 
@@ -59,6 +60,7 @@ class Moe final : public SublayerOf<MoeState> {
   /// This rank's results `part` [n, H] -> `whole` [O, H], where ranks have shares or slices.
   void complete(Exec& ex, const Tensor& part, const Tensor& whole) const;
   void combine_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
+  void experts_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
   void preprocess_backward(Exec& ex, const Tensor& dx, MoeState& saved) const;
   void route_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const;
 

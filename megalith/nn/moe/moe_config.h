@@ -19,6 +19,11 @@ inline constexpr std::array<std::string_view, 3> kAuxScopeNames = {"microbatch",
 enum class ExpertCapacity : std::uint8_t { none, drop, pad };
 inline constexpr std::array<std::string_view, 3> kExpertCapacityNames = {"none", "drop", "pad"};
 
+/// How the GEMMs of experts run: one for each expert, or one kernel for all that reads their sizes on a Hopper GPU.
+/// Automatic: the kernel where it can run.
+enum class ExpertGemm : std::uint8_t { automatic, grouped, loop };
+inline constexpr std::array<std::string_view, 3> kExpertGemmNames = {"auto", "grouped", "loop"};
+
 /// [moe] of a recipe, resolved. Symbols: E experts, K choices of a token, F width of an expert.
 struct MoeConfig {
   Index num_experts = 0;  ///< 0: a dense model
@@ -37,7 +42,8 @@ struct MoeConfig {
   double capacity_factor = 0;
   Index capacity_run = 0;  ///< 0: seq_len
   ops::DropBy drop_by = ops::DropBy::probability;
-  std::string gemm = "loop", dispatcher = "all_to_all";
+  ExpertGemm gemm = ExpertGemm::automatic;
+  std::string dispatcher = "all_to_all";
   std::string replay = {};     ///< a file of decisions that routers repeat; empty: none
   bool force_balance = false;  ///< the same number of tokens to every expert, whatever their scores
 

@@ -313,11 +313,10 @@ void matmul(const Matmul& args, const Tensor& parts) {
 void grouped_matmul(const GroupedProduct& products) {
   dispatch_float(products.rows.dtype(), "grouped_matmul", [&]<class T>() {
     const Index groups = products.weights.dim(0);
-    Index first_row[kMaxGroups + 1] = {}, first_piece[kMaxGroups + 1] = {}, elements = 0;
+    Index first_piece[kMaxGroups + 1] = {}, elements = 0;
     for (Index g = 0; g < groups; ++g) {
-      first_row[g + 1] = first_row[g] + products.size(g);
       first_piece[g + 1] = first_piece[g];
-      const Matmul one = products.of(g, first_row[g]);
+      const Matmul one = products.of(g);
       if (!products.has_work(g) || one.c.numel() == 0) continue;
       product<T>(one, [&](Index pieces, Index of_group, const auto&) {
         first_piece[g + 1] += pieces;
@@ -326,7 +325,7 @@ void grouped_matmul(const GroupedProduct& products) {
     }
     parallel_for(first_piece[groups], elements, [&](Index i) {
       const Index g = std::upper_bound(first_piece, first_piece + groups + 1, i) - first_piece - 1;
-      product<T>(products.of(g, first_row[g]), [&](Index, Index, const auto& piece) { piece(i - first_piece[g]); });
+      product<T>(products.of(g), [&](Index, Index, const auto& piece) { piece(i - first_piece[g]); });
     });
   });
 }

@@ -10,32 +10,34 @@ namespace megalith::ops::cpu {
 
 /// A counting sort by one thread. It takes a few operations per pair, where permute_rows() moves a row.
 void build_rows(const BuildRows& args) {
-  const Index pairs = args.experts.numel(), experts = args.counts.numel(), top_k = args.experts.dim(1);
+  const Index pairs = args.experts.numel(), experts = args.groups.count(), top_k = args.experts.dim(1);
   const auto* expert_of = args.experts.data<std::int32_t>();
-  std::int64_t *counts = args.counts.data<std::int64_t>(), *offsets = args.offsets.data<std::int64_t>();
+  auto *begin = args.groups.begin.data<std::int32_t>(), *count = args.groups.rows.data<std::int32_t>();
   auto *row_of = args.row_of.data<std::int32_t>(), *pair_of = args.pair_of.data<std::int32_t>();
-  std::fill_n(counts, experts, 0);
+  std::fill_n(count, experts, 0);
   for (Index pair = 0; pair < pairs; ++pair) {
     const std::int32_t e = expert_of[pair];
     if (e < -1 || e >= experts)
       throw InputError(str("[build_rows] experts[", pair / top_k, ", ", pair % top_k, "] = ", e, ": must be in -1 .. ",
                            experts - 1));
-    if (e >= 0) ++counts[e];
+    if (e >= 0) ++count[e];
   }
-  std::int64_t next = 0;
+  Index next = 0;
   for (Index e = 0; e < experts; ++e) {
-    offsets[e] = args.rows_per_expert == 0 ? next : e * args.rows_per_expert;
-    next += counts[e];
-    counts[e] = 0;
+    begin[e] = static_cast<std::int32_t>(next);
+    next += round_up(args.rows_per_expert == 0 ? Index{count[e]} : args.rows_per_expert, args.groups.alignment);
+    count[e] = 0;
   }
-  std::fill_n(pair_of, args.pair_of.numel(), -1);
+  std::fill_n(pair_of, next, kZeroRow);
+  std::fill(pair_of + next, pair_of + args.pair_of.numel(), kUnusedRow);
   for (Index pair = 0; pair < pairs; ++pair) {
     const std::int32_t e = expert_of[pair];
     row_of[pair] = -1;
-    if (e < 0 || (args.rows_per_expert > 0 && counts[e] == args.rows_per_expert)) continue;
-    row_of[pair] = static_cast<std::int32_t>(offsets[e] + counts[e]++);
+    if (e < 0 || (args.rows_per_expert > 0 && count[e] == args.rows_per_expert)) continue;
+    row_of[pair] = begin[e] + count[e]++;
     pair_of[row_of[pair]] = static_cast<std::int32_t>(pair);
   }
+  if (args.rows_per_expert > 0) std::fill_n(count, experts, static_cast<std::int32_t>(args.rows_per_expert));
 }
 
 void permute_rows(const PermuteRows& args) {
@@ -48,7 +50,7 @@ void permute_rows(const PermuteRows& args) {
       for (Index r = begin; r < begin + count; ++r) {
         if (pair_of[r] >= 0)
           std::copy_n(x + pair_of[r] / args.top_k * hidden, hidden, rows + r * hidden);
-        else if (args.unused == UnusedRows::zero)
+        else if (pair_of[r] == kZeroRow)
           std::fill_n(rows + r * hidden, hidden, T{});
       }
     });
@@ -75,35 +77,6 @@ void sum_rows(const SumRows& args) {
           factors[found++] = weights == nullptr ? A{1} : weights[pair];
         }
         sum(of_token, factors, found, y + t * hidden, hidden);
-      }
-    });
-  });
-}
-
-void sum_rows_backward(const SumRowsBackward& args) {
-  dispatch_float(args.dy.dtype(), "sum_rows_backward", [&]<class T>() {
-    using A = Arithmetic<T>;
-    const Index hidden = args.dy.dim(1), top_k = args.row_of.dim(1);
-    const T *dy = args.dy.data<T>(), *rows = args.d_weights ? args.rows.data<T>() : nullptr;
-    const A* weights = args.d_rows ? args.weights.data<A>() : nullptr;
-    const auto *row_of = args.row_of.data<std::int32_t>(), *pair_of = args.pair_of.data<std::int32_t>();
-    T* d_rows = args.d_rows ? args.d_rows.data<T>() : nullptr;
-    A* d_weights = args.d_weights ? args.d_weights.data<A>() : nullptr;
-    for (Index pair = 0; d_weights != nullptr && pair < args.row_of.numel(); ++pair) {
-      if (row_of[pair] < 0) d_weights[pair] = 0;
-    }
-    // Row by row, because every pair has one row at most. A row's dot product is taken before d_rows may take its
-    // place.
-    parallel_rows(args.pair_of.numel(), hidden, [&](Index begin, Index count) {
-      for (Index r = begin; r < begin + count; ++r) {
-        const Index pair = pair_of[r], at = r * hidden;
-        if (pair < 0) {
-          if (d_rows != nullptr && args.unused == UnusedRows::zero) std::fill_n(d_rows + at, hidden, T{});
-          continue;
-        }
-        const T* of_token = dy + pair / top_k * hidden;
-        if (d_weights != nullptr) d_weights[pair] = kernels<T>().gemm.dot(of_token, rows + at, hidden);
-        if (d_rows != nullptr) kernels<T>().elementwise.scaled(of_token, weights[pair], d_rows + at, hidden);
       }
     });
   });

@@ -31,54 +31,69 @@ __global__ void sum_slices_kernel(const float* from, float* to, Index count, Ind
   to[i] = sum;
 }
 
-__global__ void even_choices_kernel(std::int32_t* experts, Index count, Index first, Index num_experts) {
+__global__ void even_choices_kernel(std::int32_t* experts, Index count, Index first, Index num_experts, Index stride) {
   const Index i = number_of_thread();
-  if (i < count) experts[i] = static_cast<std::int32_t>((first + i) % num_experts);
+  if (i < count) experts[i] = static_cast<std::int32_t>((first + i) % num_experts * stride % num_experts);
 }
 
 /// The numbers of rows from a source for a local expert.
 struct SegmentCounts {
-  const std::int64_t* counts;  // null: all are `each`
+  const std::int32_t* counts;  // null: all are `each`
   Index columns, first, local, each;
-  __device__ std::int64_t of(Index source, Index expert) const {
-    return counts == nullptr ? each : counts[source * columns + first + expert];
+  __device__ Index of(Index source, Index expert) const {
+    return counts == nullptr ? each : Index{counts[source * columns + first + expert]};
   }
 };
 
-/// One thread: at most a few thousand segments. segments: as on the CPU.
-__global__ void find_segments_kernel(SegmentCounts counts, Index sources, std::int64_t* segments) {
+/// Where regrouped rows go.
+struct RegroupedRows {
+  std::int32_t *begin, *of_group, *row_of, *arrived_at;
+  Index rows, places, alignment;  // A, M
+};
+
+/// One thread: at most a few thousand segments. Counts that are negative or leave the rows are clamped. segments: as on
+/// the CPU.
+__global__ void find_segments_kernel(SegmentCounts counts, Index sources, RegroupedRows to, std::int64_t* segments) {
   const Index local = counts.local;
-  std::int64_t next = 0;
+  Index total = 0;
   for (Index i = 0; i < sources * local; ++i) {
-    segments[i] = next;
-    next += counts.of(i / local, i % local);
+    segments[i] = total;
+    total = min(to.rows, total + max(Index{0}, counts.of(i / local, i % local)));
   }
-  next = 0;
+  const auto count = [&](Index s, Index l) {
+    const Index i = s * local + l;
+    return (i + 1 < sources * local ? segments[i + 1] : total) - segments[i];
+  };
+  Index end = 0;
   for (Index l = 0; l < local; ++l) {
+    to.begin[l] = static_cast<std::int32_t>(end);
+    Index next = end;
     for (Index s = 0; s < sources; ++s) {
-      segments[sources * local + s * local + l] = next;
-      next += counts.of(s, l);
+      segments[(sources + s) * local + l] = next;
+      next += count(s, l);
     }
+    to.of_group[l] = static_cast<std::int32_t>(next - end);
+    end += (next - end + to.alignment - 1) / to.alignment * to.alignment;
   }
 }
 
-__global__ void clear_maps_kernel(std::int32_t* row_of, std::int32_t* arrived_at, Index rows) {
+__global__ void clear_maps_kernel(RegroupedRows to, Index local) {
   const Index row = number_of_thread();
-  if (row >= rows) return;
-  row_of[row] = -1;
-  arrived_at[row] = -1;
+  const Index last = to.of_group[local - 1];
+  const Index end = to.begin[local - 1] + (last + to.alignment - 1) / to.alignment * to.alignment;
+  if (row < to.rows) to.row_of[row] = kUnusedRow;
+  if (row < to.places) to.arrived_at[row] = row < end ? kZeroRow : kUnusedRow;
 }
 
 /// Writes 8 bytes per row.
-__global__ void regroup_rows_kernel(SegmentCounts counts, const std::int64_t* segments, Index rows,
-                                    std::int32_t* row_of, std::int32_t* arrived_at) {
+__global__ void regroup_rows_kernel(SegmentCounts counts, const std::int64_t* segments, RegroupedRows rows) {
   const Index segment = blockIdx.x;
-  const std::int64_t count = counts.of(segment / counts.local, segment % counts.local);
+  const Index count = counts.of(segment / counts.local, segment % counts.local);
   const std::int64_t from = segments[segment], to = segments[gridDim.x + segment];
-  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
-    if (from + i >= rows || to + i >= rows) return;
-    row_of[from + i] = static_cast<std::int32_t>(to + i);
-    arrived_at[to + i] = static_cast<std::int32_t>(from + i);
+  for (Index i = threadIdx.x; i < count; i += kThreads) {
+    if (from + i >= rows.rows) return;
+    rows.row_of[from + i] = static_cast<std::int32_t>(to + i);
+    rows.arrived_at[to + i] = static_cast<std::int32_t>(from + i);
   }
 }
 
@@ -107,19 +122,24 @@ void sum_slices(Stream stream, const Tensor& of_slices, const Tensor& of_choices
 void even_choices(Stream stream, const EvenChoices& args) {
   const Index count = args.experts.numel();
   launch(one_each(stream, count), even_choices_kernel, pointer<std::int32_t>(args.experts), count,
-         args.first_row * args.experts.dim(1), args.num_experts);
+         args.first_row * args.experts.dim(1), args.num_experts, even_stride(args.num_experts, args.experts.dim(1)));
 }
 
 void regroup_rows(Stream stream, const RegroupRows& args, const Tensor& segments) {
-  const Index sources = args.sources, rows = args.arrived_at.numel();
-  const SegmentCounts counts{pointer<const std::int64_t>(args.counts), args.counts ? args.counts.dim(1) : 0, args.first,
+  const SegmentCounts counts{pointer<const std::int32_t>(args.counts), args.counts ? args.counts.dim(1) : 0, args.first,
                              args.local_experts, args.each};
+  const RegroupedRows to{.begin = pointer<std::int32_t>(args.groups.begin),
+                         .of_group = pointer<std::int32_t>(args.groups.rows),
+                         .row_of = pointer<std::int32_t>(args.row_of),
+                         .arrived_at = pointer<std::int32_t>(args.arrived_at),
+                         .rows = args.row_of.numel(),
+                         .places = args.arrived_at.numel(),
+                         .alignment = args.groups.alignment};
   auto* begins = pointer<std::int64_t>(segments);
-  auto *row_of = pointer<std::int32_t>(args.row_of), *arrived_at = pointer<std::int32_t>(args.arrived_at);
-  launch(one_each(stream, rows), clear_maps_kernel, row_of, arrived_at, rows);
-  launch({stream, 1, 1}, find_segments_kernel, counts, sources, begins);
-  launch({stream, sources * args.local_experts, kThreads}, regroup_rows_kernel, counts,
-         static_cast<const std::int64_t*>(begins), rows, row_of, arrived_at);
+  launch({stream, 1, 1}, find_segments_kernel, counts, args.sources, to, begins);
+  launch(one_each(stream, std::max(to.rows, to.places)), clear_maps_kernel, to, args.local_experts);
+  launch({stream, args.sources * args.local_experts, kThreads}, regroup_rows_kernel, counts,
+         static_cast<const std::int64_t*>(begins), to);
 }
 
 }  // namespace megalith::ops::cuda

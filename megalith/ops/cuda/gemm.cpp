@@ -142,10 +142,9 @@ void grouped_matmul(Exec& ex, Stream stream, const GroupedProduct& products) {
   std::array<Index, SideStreams::kCount> rows{};  // rows of each lane
   lanes.fork(stream);
   if (run_all_sizes(ex, products)) lanes.fork(stream);
-  Index first_row = 0;
-  for (Index g = 0; g < products.weights.dim(0); first_row += products.size(g), ++g) {
+  for (Index g = 0; g < products.weights.dim(0); ++g) {
     if (!products.has_work(g)) continue;
-    const Matmul one = products.of(g, first_row);
+    const Matmul one = products.of(g);
     if (one.c.numel() == 0) continue;
     if (one.b.numel() == 0) {
       if (one.write == Write::overwrite) fill(stream, one.c, 0);

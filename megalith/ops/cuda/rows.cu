@@ -12,9 +12,13 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void clear_pairs_kernel(std::int32_t* pair_of, Index rows) {
+/// Rows of the groups, which pairs then take, and those after them.
+__global__ void clear_pairs_kernel(const std::int32_t* begin, const std::int32_t* rows_of, int experts, Index alignment,
+                                   std::int32_t* pair_of, Index rows) {
   const Index row = blockIdx.x * Index{kThreads} + threadIdx.x;
-  if (row < rows) pair_of[row] = -1;
+  if (row >= rows) return;
+  const Index end = begin[experts - 1] + (rows_of[experts - 1] + alignment - 1) / alignment * alignment;
+  pair_of[row] = row < end ? kZeroRow : kUnusedRow;
 }
 
 /// Pairs [begin, end) of a warp's part.
@@ -41,8 +45,8 @@ __global__ void __launch_bounds__(kWarp)
 
 /// One block, a thread an expert: counts becomes the first row of each part's pairs of an expert.
 __global__ void __launch_bounds__(kMaxThreads)
-    first_rows_kernel(std::int32_t* counts, Index parts, int experts, Index rows_per_expert, std::int64_t* row_counts,
-                      std::int64_t* offsets) {
+    first_rows_kernel(std::int32_t* counts, Index parts, int experts, int rows_per_expert, int alignment,
+                      std::int32_t* begin, std::int32_t* rows_of) {
   __shared__ int up_to[kMaxThreads];
   const int e = static_cast<int>(threadIdx.x);
   int total = 0;
@@ -50,8 +54,10 @@ __global__ void __launch_bounds__(kMaxThreads)
 #pragma unroll 8
     for (Index part = 0; part < parts; ++part) total += counts[part * experts + e];
   }
+  const int rows = rows_per_expert == 0 ? total : rows_per_expert;
+  const int taken = e < experts ? (rows + alignment - 1) / alignment * alignment : 0;
   // Sums over the experts below and this one, by doubling steps.
-  up_to[e] = total;
+  up_to[e] = taken;
   __syncthreads();
   for (int step = 1; step < kMaxThreads; step *= 2) {
     const int below = e >= step ? up_to[e - step] : 0;
@@ -60,10 +66,9 @@ __global__ void __launch_bounds__(kMaxThreads)
     __syncthreads();
   }
   if (e >= experts) return;
-  const Index offset = rows_per_expert == 0 ? up_to[e] - total : e * rows_per_expert;
-  offsets[e] = offset;
-  row_counts[e] = rows_per_expert == 0 ? total : min(Index{total}, rows_per_expert);
-  int next = static_cast<int>(offset);
+  begin[e] = up_to[e] - taken;
+  rows_of[e] = rows;
+  int next = begin[e];
   for (Index part = 0; part < parts; ++part) {
     const int count = counts[part * experts + e];
     counts[part * experts + e] = next;
@@ -74,7 +79,8 @@ __global__ void __launch_bounds__(kMaxThreads)
 /// Moves 12 bytes per pair.
 __global__ void __launch_bounds__(kWarp)
     place_pairs_kernel(const std::int32_t* expert_of, Index pairs, Index of_part, int experts, Index rows_per_expert,
-                       const std::int32_t* first_rows, std::int32_t* row_of, std::int32_t* pair_of) {
+                       const std::int32_t* first_rows, const std::int32_t* begin, std::int32_t* row_of,
+                       std::int32_t* pair_of) {
   extern __shared__ int next[];
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += kWarp)
     next[e] = first_rows[Index{blockIdx.x} * experts + e];
@@ -90,7 +96,7 @@ __global__ void __launch_bounds__(kWarp)
     int row = -1;
     if (e >= 0) {
       row = next[e] + before;
-      if (rows_per_expert > 0 && row >= (e + 1) * rows_per_expert) row = -1;
+      if (rows_per_expert > 0 && row >= begin[e] + rows_per_expert) row = -1;
     }
     __syncwarp();
     if (e >= 0 && before == 0) next[e] += __popc(alike);
@@ -124,12 +130,11 @@ __device__ void for_row_vectors(int vectors, const Load& load, const Use& use) {
 /// A warp copies a row. Moves 2 elements.
 template <int N, class T>
 __global__ void __launch_bounds__(kRowWarps* kWarp)
-    permute_rows_kernel(const T* x, const std::int32_t* pair_of, T* rows, Index count, Index hidden, Index top_k,
-                        UnusedRows unused) {
+    permute_rows_kernel(const T* x, const std::int32_t* pair_of, T* rows, Index count, Index hidden, Index top_k) {
   const Index row = row_of_warp();
   if (row >= count) return;
   const Index pair = pair_of[row], from = pair / top_k * hidden, to = row * hidden;
-  if (pair < 0 && unused == UnusedRows::leave) return;
+  if (pair == kUnusedRow) return;
   Pack<T, N> packs[kAhead] = {};
   for_row_vectors(
       static_cast<int>(hidden / N),
@@ -173,61 +178,13 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   }
 }
 
+/// Rows of one number, a thread each: weights of rows.
 template <class T>
-struct SumBackward {
-  const T *dy, *rows;
-  const std::int32_t* pair_of;
-  const float* weights;
-  T* d_rows;         // may be null
-  float* d_weights;  // may be null
-  Index count, hidden, top_k;
-  UnusedRows unused;
-};
-
-/// A warp takes a row. Reads dy's row, reads the row for d_weights, and writes one for d_rows.
-template <int N, class T>
-__global__ void __launch_bounds__(kRowWarps* kWarp) sum_rows_backward_kernel(const SumBackward<T> args) {
-  const Index row = row_of_warp();
-  if (row >= args.count) return;
-  const Index pair = args.pair_of[row], at = row * args.hidden;
-  const int vectors = static_cast<int>(args.hidden / N);
-  if (pair < 0) {
-    if (args.d_rows == nullptr || args.unused == UnusedRows::leave) return;
-    for_row_vectors(
-        vectors, [](int, int) {}, [&](int vector, int) { store_pack(args.d_rows, at + vector * N, Pack<T, N>{}); });
-    return;
-  }
-  const Index from = pair / args.top_k * args.hidden;
-  const float weight = args.d_rows != nullptr ? args.weights[pair] : 0.0f;
-  const bool dots = args.d_weights != nullptr;
-  float dot = 0;
-  Pack<T, N> gradients[kAhead], values[kAhead];
-  for_row_vectors(
-      vectors,
-      [&](int vector, int step) {
-        gradients[step] = load_pack<N>(args.dy, from + vector * N);
-        if (dots) values[step] = load_pack<N>(args.rows, at + vector * N);
-      },
-      [&](int vector, int step) {
-        Values<float, N> d = unpack(gradients[step]);
-        if (dots) {
-          const Values<float, N> value = unpack(values[step]);
-#pragma unroll
-          for (int i = 0; i < N; ++i) dot = __fmaf_rn(d[i], value[i], dot);
-        }
-        if (args.d_rows == nullptr) return;
-#pragma unroll
-        for (int i = 0; i < N; ++i) d[i] *= weight;
-        store_pack(args.d_rows, at + vector * N, pack<T>(d));
-      });
-  if (!dots) return;
-  dot = warp_reduce(dot, Plus{});
-  if (threadIdx.x % kWarp == 0) args.d_weights[pair] = dot;
-}
-
-__global__ void clear_dropped_kernel(const std::int32_t* row_of, Index pairs, float* d_weights) {
-  const Index pair = blockIdx.x * Index{kThreads} + threadIdx.x;
-  if (pair < pairs && row_of[pair] < 0) d_weights[pair] = 0;
+__global__ void permute_numbers_kernel(const T* x, const std::int32_t* pair_of, T* rows, Index count, Index top_k) {
+  const Index row = blockIdx.x * Index{kThreads} + threadIdx.x;
+  if (row >= count) return;
+  const Index pair = pair_of[row];
+  if (pair != kUnusedRow) rows[row] = pair < 0 ? T(0.0f) : x[pair / top_k];
 }
 
 /// Calls run.template operator()<N>() with the widest access that the rows allow.
@@ -240,26 +197,32 @@ void with_width(Index hidden, bool aligned, const Run& run) {
 }  // namespace
 
 void build_rows(Stream stream, const BuildRows& args, const Tensor& scratch) {
-  const Index pairs = args.experts.numel(), experts = args.counts.numel(), rows = args.pair_of.numel();
+  const Index pairs = args.experts.numel(), experts = args.groups.count(), rows = args.pair_of.numel();
   const Index parts = scratch.dim(0), of_part = pairs_of_part(pairs), shared = experts * Index{sizeof(int)};
   auto *counts = pointer<std::int32_t>(scratch), *pair_of = pointer<std::int32_t>(args.pair_of);
   const auto* expert_of = pointer<const std::int32_t>(args.experts);
-  static_assert(kMaxExpertsOfRows <= kMaxThreads);
-  launch({stream, ceil_div(rows, kThreads), kThreads}, clear_pairs_kernel, pair_of, rows);
+  auto *begin = pointer<std::int32_t>(args.groups.begin), *rows_of = pointer<std::int32_t>(args.groups.rows);
+  static_assert(kMaxGroups <= kMaxThreads);
   launch({stream, parts, kWarp, shared}, count_pairs_kernel, expert_of, pairs, of_part, static_cast<int>(experts),
          counts);
-  launch({stream, 1, kMaxThreads}, first_rows_kernel, counts, parts, static_cast<int>(experts), args.rows_per_expert,
-         pointer<std::int64_t>(args.counts), pointer<std::int64_t>(args.offsets));
+  launch({stream, 1, kMaxThreads}, first_rows_kernel, counts, parts, static_cast<int>(experts),
+         static_cast<int>(args.rows_per_expert), static_cast<int>(args.groups.alignment), begin, rows_of);
+  launch({stream, ceil_div(rows, kThreads), kThreads}, clear_pairs_kernel, static_cast<const std::int32_t*>(begin),
+         static_cast<const std::int32_t*>(rows_of), static_cast<int>(experts), args.groups.alignment, pair_of, rows);
   launch({stream, parts, kWarp, shared}, place_pairs_kernel, expert_of, pairs, of_part, static_cast<int>(experts),
-         args.rows_per_expert, pointer<const std::int32_t>(scratch), pointer<std::int32_t>(args.row_of), pair_of);
+         args.rows_per_expert, pointer<const std::int32_t>(scratch), static_cast<const std::int32_t*>(begin),
+         pointer<std::int32_t>(args.row_of), pair_of);
 }
 
 void permute_rows(Stream stream, const PermuteRows& args) {
   const Index count = args.rows.dim(0), hidden = args.x.dim(1);
   dispatch_element(args.x.dtype(), [&]<class T>() {
+    if (hidden == 1)
+      return launch({stream, ceil_div(count, kThreads), kThreads}, permute_numbers_kernel<T>, pointer<const T>(args.x),
+                    pointer<const std::int32_t>(args.pair_of), pointer<T>(args.rows), count, args.top_k);
     with_width<T>(hidden, are_aligned({args.x.raw(), args.rows.raw()}), [&]<int N>() {
       launch(rows_launch(stream, count), permute_rows_kernel<N, T>, pointer<const T>(args.x),
-             pointer<const std::int32_t>(args.pair_of), pointer<T>(args.rows), count, hidden, args.top_k, args.unused);
+             pointer<const std::int32_t>(args.pair_of), pointer<T>(args.rows), count, hidden, args.top_k);
     });
   });
 }
@@ -272,28 +235,6 @@ void sum_rows(Stream stream, const SumRows& args) {
              pointer<const std::int32_t>(args.row_of), pointer<const float>(args.weights), pointer<T>(args.y), tokens,
              hidden, static_cast<int>(args.row_of.dim(1)));
     });
-  });
-}
-
-void sum_rows_backward(Stream stream, const SumRowsBackward& args) {
-  const Index pairs = args.row_of.numel(), hidden = args.dy.dim(1);
-  if (args.d_weights) {
-    launch({stream, ceil_div(pairs, kThreads), kThreads}, clear_dropped_kernel,
-           pointer<const std::int32_t>(args.row_of), pairs, pointer<float>(args.d_weights));
-  }
-  dispatch_element(args.dy.dtype(), [&]<class T>() {
-    const SumBackward<T> all{.dy = pointer<const T>(args.dy),
-                             .rows = pointer<const T>(args.rows),
-                             .pair_of = pointer<const std::int32_t>(args.pair_of),
-                             .weights = pointer<const float>(args.weights),
-                             .d_rows = pointer<T>(args.d_rows),
-                             .d_weights = pointer<float>(args.d_weights),
-                             .count = args.pair_of.numel(),
-                             .hidden = hidden,
-                             .top_k = args.row_of.dim(1),
-                             .unused = args.unused};
-    with_width<T>(hidden, are_aligned({args.dy.raw(), args.rows.raw(), args.d_rows.raw()}),
-                  [&]<int N>() { launch(rows_launch(stream, all.count), sum_rows_backward_kernel<N, T>, all); });
   });
 }
 

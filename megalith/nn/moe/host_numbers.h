@@ -1,0 +1,35 @@
+#pragma once
+#include <span>
+
+#include "megalith/comm/group.h"
+
+namespace megalith::nn {
+
+/// Whole numbers of a pass that are copied from the device to the host, which then waits for them.
+class HostNumbers {
+ public:
+  explicit HostNumbers(Index count = 0) : count_(count) {}
+
+  void take_memory(Device device) {
+    memory_ = Buffer(bytes_of({count_}, DType::i32), device, Side::host);
+    copied_ = Event(device);
+  }
+  /// Starts to copy `numbers` i32, as many as there is room for.
+  void copy(Exec& ex, const Tensor& numbers) {
+    if (memory_.bytes() != numbers.bytes()) throw InternalError("[HostNumbers] take_memory() was not called");
+    ex.copy(memory_.data(), numbers.raw(), numbers.bytes());
+    copied_.record(ex.stream());
+  }
+  /// The one place where a pass waits for the device. Throws what ends the group.
+  std::span<const std::int32_t> wait(const comm::Group& group) {
+    comm::host_wait(group, copied_);
+    return {reinterpret_cast<const std::int32_t*>(memory_.data()), static_cast<std::size_t>(count_)};
+  }
+
+ private:
+  Index count_;
+  Buffer memory_;
+  Event copied_;
+};
+
+}  // namespace megalith::nn
