@@ -6,6 +6,7 @@
 #include "megalith/base/nearest_size.h"
 #include "megalith/config/plan_rules.h"
 #include "megalith/grid/advice.h"
+#include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/rows.h"
 
 namespace megalith::config {
@@ -140,17 +141,45 @@ void check_grid(const RunPlan& plan, Problems& out) {
               "is not built for models with experts: use none or auto");
 }
 
-void check_graphs(const capture::GraphsConfig& graphs, Problems& out) {
-  if (!covers_experts(graphs)) return;
-  out.add(graphs.mode == capture::GraphMode::iteration ? "graphs.mode" : "graphs.scopes",
-          graphs.mode == capture::GraphMode::iteration ? "iteration" : text(graphs.scopes), kExpertsInGraphs);
+/// Whether ranks exchange rows of experts (nn::ExpertParallel::dispatch() has several).
+bool has_experts_elsewhere(const RunPlan& plan) {
+  const bool is_replicated = !plan.sequence_parallel && grid::has_same_tensor_groups(plan.grid);
+  return plan.grid.ep > 1 || (plan.grid.etp > 1 && !is_replicated);
+}
+
+void check_graphs(const RunPlan& plan, Problems& out) {
+  if (!covers_experts(plan.graphs)) return;
+  if (plan.graphs.mode == capture::GraphMode::layers) {
+    out.add("graphs.scopes", text(plan.graphs.scopes), kExpertsInGraphs);
+    return;
+  }
+  if (const std::string why = why_no_iteration(plan); !why.empty())
+    out.add("graphs.mode", "iteration", why + "; use graphs.mode = layers with graphs.scopes = [\"attn\"], or none");
 }
 
 }  // namespace
 
 const char* const kExpertsInGraphs =
-    "covers MoE layers, whose host waits for counts: graphs of them are not built; use graphs.mode = layers with "
-    "graphs.scopes = [\"attn\"] (and \"mlp\" for dense layers), or none";
+    "covers MoE layers: graphs of parts of them are not built; use graphs.scopes = [\"attn\"] (and \"mlp\" for dense "
+    "layers), graphs.mode = iteration, or none";
+
+std::string why_no_iteration(const RunPlan& plan) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  if (!moe.has_experts()) return "";
+  if (has_experts_elsewhere(plan))
+    return str("the host reads how many rows go between the ranks of parallel.ep = ", plan.grid.ep,
+               ", parallel.etp = ", plan.grid.etp, ": graphs of such MoE layers are not built");
+  const Index alignment =
+      moe.gemm == nn::ExpertGemm::loop
+          ? 1
+          : ops::grouped_kernel_alignment(plan.device, plan.train.policy().compute, plan.model.hidden_size,
+                                          moe.ffn_hidden_size / plan.grid.etp);
+  if (plan.device == Device::cuda && alignment == 1)
+    return "the host reads how many rows each expert has for moe.gemm = loop, which is also used in f32, for widths "
+           "that are no multiples of 8 and on GPUs other than Hopper's";
+  if (!moe.replay.empty()) return "the host reads moe.replay in every pass";
+  return "";
+}
 
 bool has_moe(const capture::ScopeSet& scopes) {
   using enum capture::Scope;
@@ -199,7 +228,7 @@ void check_moe(const RunPlan& plan, Problems& out) {
   check_pattern(plan.model, out);
   check_capacity(plan, out);
   check_grid(plan, out);
-  check_graphs(plan.graphs, out);
+  check_graphs(plan, out);
 }
 
 }  // namespace megalith::config

@@ -12,6 +12,8 @@ bool has_moe(const capture::ScopeSet& scopes);
 capture::ScopeSet graph_scopes(const RunPlan& plan);
 /// Whether graphs would hold a part of MoE layers, which check_moe() refuses.
 bool covers_experts(const capture::GraphsConfig& graphs);
+/// Why the steps of a model with experts cannot be graphs (graphs.mode = iteration); empty where they can.
+std::string why_no_iteration(const RunPlan& plan);
 /// The rule that they break, and the fix.
 extern const char* const kExpertsInGraphs;
 

@@ -9,9 +9,8 @@ namespace megalith::apps {
 namespace {
 
 std::string why_experts_are_eager(const config::RunPlan& plan) {
-  return plan.model.moe.capacity == nn::ExpertCapacity::pad
-             ? "the host reads the counts of their rows, padded ones too: graphs of MoE layers are not built"
-             : "the host waits for the counts of their rows: graphs of MoE layers are not built";
+  const std::string whole = config::why_no_iteration(plan).empty() ? "; graphs.mode = iteration holds them" : "";
+  return "graphs of parts of MoE layers are not built" + whole;
 }
 
 }  // namespace
@@ -33,10 +32,7 @@ std::vector<EagerPart> eager_parts(const config::RunPlan& plan) {
   return parts;
 }
 
-std::string no_iteration(const config::RunPlan& plan) {
-  if (!plan.model.moe.has_experts()) return "";
-  return "a step holds MoE layers, whose host waits for counts: graphs of them are not built";
-}
+std::string no_iteration(const config::RunPlan& plan) { return config::why_no_iteration(plan); }
 
 void require_legal_scopes(const config::RunPlan& plan) {
   const auto refuse = [&](const std::string& rule) {

@@ -209,7 +209,7 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   r.owned = owned_buffers(captured, plan);
   r.plan = eager->planned_bytes();
   r.fragmentation_bytes = eager->fragmentation_bytes();
-  if (plan.model.moe.has_experts()) return r;
+  if (!config::why_no_iteration(plan).empty()) return r;
   DryEngine by_step(plan, rank, GraphMode::iteration);
   r.iteration = {kOneGraph, plan.data.has_valid() ? 1 : 0, more_than_eager(by_step)};
   return r;

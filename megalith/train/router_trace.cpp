@@ -216,6 +216,10 @@ void require_router_trace(const config::RunPlan& plan, const std::string& file) 
   if (!plan.model.moe.replay.empty())
     throw ConfigError(str("--router-trace = ", file, ": moe.replay = ", plan.model.moe.replay,
                           " already holds these decisions; remove one of the two"));
+  if (plan.graphs.mode == capture::GraphMode::iteration)
+    throw ConfigError(str("--router-trace = ", file,
+                          ": the host reads decisions in every pass, which a graph of a step "
+                          "cannot hold; use graphs.mode = layers or none"));
 }
 
 std::unique_ptr<RouterTrace> open_router_trace(comm::World& world, io::Fs& fs, const config::RunPlan& plan,

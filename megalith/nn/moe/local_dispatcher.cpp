@@ -40,7 +40,8 @@ void LocalDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Dis
 }
 
 void LocalDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
-  if (ex.recording() || kept.groups.host.data() == kept.constants.data()) return;
+  const bool host_reads = ex.device() != Device::cpu && kept.groups.host.data() != kept.constants.data();
+  if (ex.recording() || !host_reads) return;
   if (copies_.issue == point) kept.on_host.copy(ex, kept.table);
   if (copies_.issue && copies_.wait == point) kept.groups.host = kept.on_host.wait(alone_);
 }
