@@ -176,7 +176,7 @@ std::optional<config::RunConfig> saved_recipe(io::Fs& fs, const io::Path& folder
     }
   };
   for (const io::StepFolder& step : unless_it_fails([&] { return io::published(fs, folder); })) {
-    const auto recipe = unless_it_fails(
+    auto recipe = unless_it_fails(
         [&] { return std::optional(recipe_of(checkpoint::CheckpointReader(fs, folder / step.name()))); });
     if (recipe) return recipe;
   }

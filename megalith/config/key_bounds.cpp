@@ -30,7 +30,7 @@ std::string broken_range(const Bounds& b, double value) {
   return "must be at least " + limit_text(b.min);
 }
 
-std::string with_note(std::string rule, std::string_view note) {
+std::string with_note(const std::string& rule, std::string_view note) {
   return rule.empty() || note.empty() ? rule : str(rule, " (", note, ")");
 }
 

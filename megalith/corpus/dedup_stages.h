@@ -104,7 +104,7 @@ class DedupStages {
   /// A product with this many records.
   template <class Record>
   WorkFolder::Product open_with(const std::string& name, std::uint64_t records) {
-    const WorkFolder::Product product = work_.open(name);
+    WorkFolder::Product product = work_.open(name);
     if (product.records<Record>() != records) throw DamagedWork(product.path);
     return product;
   }
