@@ -9,13 +9,13 @@
 namespace megalith::grid {
 
 std::vector<int> prefix_products(std::span<const int> sizes) {
-  constexpr int kMaxRanks = std::numeric_limits<int>::max();
+  constexpr int kMaxProduct = std::numeric_limits<int>::max();
   std::vector<int> products{1};
   for (const int size : sizes) {
     require_size("axis size", size);
-    if (size > kMaxRanks / products.back()) {
+    if (size > kMaxProduct / products.back()) {
       throw ConfigError(
-          str("[grid] ranks = ", products.back(), " * ", size, ": a grid has at most ", kMaxRanks, " ranks"));
+          str("[grid] ranks = ", products.back(), " * ", size, ": a grid has at most ", kMaxProduct, " ranks"));
     }
     products.push_back(products.back() * size);
   }
