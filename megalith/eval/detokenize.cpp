@@ -63,6 +63,7 @@ void append_token(std::string& to, char before, char c, char after) {
   const auto spaced = [&] { to.append({' ', c, ' '}); };
   if ((c == '-' && after_word && before_word) || ((c == ',' || c == '.') && in_number)) {
     to.append({' ', '@', c, '@', ' '});
+    // NOLINTNEXTLINE(bugprone-branch-clone): a branch for each rule, in the order of the rules
   } else if (c == '\n' || c == '"' || (kMarks.find(c) != std::string_view::npos && ends_word)) {
     spaced();
   } else if (c == '(' || c == '[' || c == '{' || (c == '=' && after == '=')) {

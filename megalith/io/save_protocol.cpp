@@ -116,7 +116,7 @@ std::vector<StepFolder> published(Fs& fs, const Path& root) {
 Path begin_save(Fs& fs, const Path& root, Index step) {
   if (step < 0) throw InternalError(str("[begin_save] step = ", step, ": must not be negative"));
   make_durable_dir(fs, root);
-  const Path staging = root / (StepFolder{step}.name() + temporary_suffix());
+  Path staging = root / (StepFolder{step}.name() + temporary_suffix());
   fs.make_dir(staging);
   return staging;
 }

@@ -70,7 +70,10 @@ class Room {
   // The barrier's state: number of completed barriers, a mark that one has failed, members arrived in the present one.
   static constexpr std::uint64_t kBroken = 1u << 31, kCount = kBroken - 1, kRound = std::uint64_t{1} << 32;
 
-  std::size_t at(int parity, int member) const { return static_cast<std::size_t>(parity * size() + member); }
+  std::size_t at(int parity, int member) const {
+    const int place = parity * size() + member;
+    return static_cast<std::size_t>(place);
+  }
   bool arrive(const Channel& channel, const Call& call, std::uint64_t round);
   bool complete(std::uint64_t round) const { return state_.load(std::memory_order_acquire) / kRound > round; }
   bool withdraw(const Channel& channel, std::uint64_t round);
