@@ -105,7 +105,9 @@ TEST_F(Program, GraphsPrintsAndDraws) {
   EXPECT_NE(drawn.find("Stage 1 of 2"), std::string::npos) << drawn;
   const Finished experts = run_shell("megalith graphs " + recipe() + " --set moe.num_experts=4");
   EXPECT_EQ(experts.code, 0) << experts.err;
-  EXPECT_THAT(experts.out, ::testing::HasSubstr("experts      the host waits for the counts of their rows"));
+  EXPECT_THAT(experts.out,
+              ::testing::HasSubstr(
+                  "experts      graphs of parts of MoE layers are not built; graphs.mode = iteration holds them"));
   const Finished broken = run_shell("megalith graphs " + recipe() + " --set graphs.scopes=moe");
   EXPECT_EQ(broken.code, 64);
   EXPECT_THAT(broken.err, ::testing::ContainsRegex("[.]toml: graphs.scopes = .moe.: "));

@@ -1,6 +1,9 @@
 #include "megalith/ops/expert_choices.h"
 
+#include <algorithm>
+#include <array>
 #include <numeric>
+#include <set>
 
 #include "megalith/ops/expert_load.h"
 #include "megalith/ops/gated_sum.h"
@@ -57,9 +60,32 @@ TEST(ExpertChoices, EvenChoicesGiveEveryExpertAsMany) {
   Exec ex;
   const Tensor whole = ex.tensor({6, 2}, DType::i32), part = ex.tensor({3, 2}, DType::i32);
   even_choices(ex, {.experts = whole, .num_experts = 4});
-  EXPECT_EQ(copy_of<std::int32_t>(whole), (Ids{0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3}));
+  EXPECT_EQ(copy_of<std::int32_t>(whole), (Ids{0, 3, 2, 1, 0, 3, 2, 1, 0, 3, 2, 1}));
   even_choices(ex, {.experts = part, .num_experts = 4, .first_row = 3});
-  EXPECT_EQ(copy_of<std::int32_t>(part), (Ids{2, 3, 0, 1, 2, 3})) << "a share of the rows has its part of them";
+  EXPECT_EQ(copy_of<std::int32_t>(part), (Ids{2, 1, 0, 3, 2, 1})) << "a share of the rows has its part of them";
+}
+
+TEST(ExpertChoices, EvenChoicesSpreadATokensExperts) {
+  Exec ex;
+  for (const auto& [experts, top_k, of_rank] :
+       {std::array<Index, 3>{64, 8, 16}, {8, 2, 4}, {128, 8, 16}, {60, 4, 15}, {6, 6, 1}, {7, 1, 1}}) {
+    SCOPED_TRACE(::testing::Message() << top_k << " of " << experts);
+    const Tensor choices = ex.tensor({experts, top_k}, DType::i32);
+    even_choices(ex, {.experts = choices, .num_experts = experts});
+    std::vector<Index> counts(static_cast<std::size_t>(experts), 0);
+    for (Index token = 0; token < experts; ++token) {
+      std::set<Index> of_token, ranks;
+      for (Index k = 0; k < top_k; ++k) {
+        const Index expert = choices.data<std::int32_t>()[token * top_k + k];
+        ++counts.at(static_cast<std::size_t>(expert));
+        of_token.insert(expert);
+        ranks.insert(expert / of_rank);
+      }
+      EXPECT_EQ(static_cast<Index>(of_token.size()), top_k) << "no expert twice";
+      EXPECT_GE(static_cast<Index>(ranks.size()), std::min(top_k, experts / of_rank) - 1) << "token " << token;
+    }
+    EXPECT_EQ(counts, std::vector<Index>(static_cast<std::size_t>(experts), top_k));
+  }
 }
 
 struct Regrouped {
