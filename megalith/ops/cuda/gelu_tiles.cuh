@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 
+#include "megalith/ops/cuda/chunks.cuh"
 #include "megalith/ops/cuda/gelu.cuh"
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/hopper.cuh"
@@ -37,7 +38,7 @@ static_assert(kCopyRegisters + kConsumers * kConsumerRegisters == (kConsumers + 
 
 /// A warp's own part of a tile is 2 x 16 rows. It passes through shared memory in chunks of 16 x 64, which no other
 /// warp touches.
-inline constexpr int kChunkRows = 16, kChunkBytes = kChunkRows * kSide * 2;
+static_assert(kSide * 2 == kChunkRowBytes);
 /// The chunks of a warp. Forward: z, y, z, y, for two chunks in turn. Backward: z of all chunks of a tile, replaced by
 /// dz.
 template <Pass kPass>
@@ -80,23 +81,6 @@ struct alignas(1024) SharedMemory {
 static_assert(sizeof(SharedMemory<Pass::forward>) <= SharedMemory<Pass::forward>::kBytes);
 static_assert(sizeof(SharedMemory<Pass::backward>) <= SharedMemory<Pass::backward>::kBytes);
 
-/// A place in the ring of stages. The parity is that of the stage's phase (hopper::Barrier).
-template <int kStages>
-struct StagePlace {
-  int stage = 0;
-  unsigned parity = 0;
-  __device__ void skip(int count) {
-    stage += count;
-    parity ^= static_cast<unsigned>(stage / kStages) & 1u;
-    stage %= kStages;
-  }
-  __device__ void next() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1u;
-  }
-};
-
 /// The first row and column of a tile.
 struct Tile {
   int row, column;
@@ -132,17 +116,17 @@ struct TileWalk {
 template <Pass kPass, int kCluster>
 __device__ void copy_operands(const GeluProductArgs& args, SharedMemory<kPass>& shared) {
   const TileWalk<kCluster> walk(args);
-  StagePlace<SharedMemory<kPass>::kStages> at;
+  hopper::RingPlace<SharedMemory<kPass>::kStages> at;
   for (int i = 0; i < walk.count; ++i) {
     const Tile tile = walk.tile(i);
     for (int depth = 0; depth < args.depth; depth += kDepth) {
-      hopper::wait(shared.empty[at.stage], at.parity ^ 1u);
-      Barrier& full = shared.full[at.stage];
+      hopper::wait(shared.empty[at.place], at.parity ^ 1u);
+      Barrier& full = shared.full[at.place];
       hopper::arrive_and_expect(full, sizeof(Stage));
-      hopper::load_box(shared.stages[at.stage].a, args.a, full, depth, tile.row);
+      hopper::load_box(shared.stages[at.place].a, args.a, full, depth, tile.row);
       const auto copy_half = [&](int half) {
         const auto copy_box = [&](int offset, int x, int y) {
-          std::byte* const to = shared.stages[at.stage].b + offset;
+          std::byte* const to = shared.stages[at.place].b + offset;
           if constexpr (kCluster == 1) {
             hopper::load_box(to, args.b, full, x, y);
           } else {
@@ -183,15 +167,15 @@ using Sums = float[kHalves][kTileColumns / 2];
 /// sums = a b of a tile. `hand_over` is called after the last products are issued: the other consumer's may follow.
 template <class T, Pass kPass, int kCluster, class HandOver>
 __device__ __forceinline__ void multiply_tile(Sums& sums, SharedMemory<kPass>& shared,
-                                              StagePlace<SharedMemory<kPass>::kStages>& at, int stages, int lane,
+                                              hopper::RingPlace<SharedMemory<kPass>::kStages>& at, int stages, int lane,
                                               const HandOver& hand_over) {
   using A = hopper::Operand<Major::sum>;
   constexpr Major kMajorOfB = kPass == Pass::forward ? Major::sum : Major::other;
   using B = hopper::Operand<kMajorOfB>;
   int last_stage = 0;
   for (int i = 0; i < stages; ++i) {
-    hopper::wait(shared.full[at.stage], at.parity);
-    const std::uint64_t a = A::descriptor(shared.stages[at.stage].a), b = B::descriptor(shared.stages[at.stage].b);
+    hopper::wait(shared.full[at.place], at.parity);
+    const std::uint64_t a = A::descriptor(shared.stages[at.place].a), b = B::descriptor(shared.stages[at.place].b);
     hopper::begin_products();
 #pragma unroll
     for (int step = 0; step < kDepth / 16; ++step) {
@@ -206,38 +190,13 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, SharedMemory<kPass>& s
       hopper::wait_for_products<1>();
       release<kCluster>(shared.empty[last_stage], lane);
     }
-    last_stage = at.stage;
+    last_stage = at.place;
     at.next();
   }
   hand_over();
   hopper::wait_for_products<0>();
   release<kCluster>(shared.empty[last_stage], lane);
   hopper::hold(sums);
-}
-
-template <class T>
-__device__ std::uint32_t packed(float low, float high) {
-  const auto pair = convert_pair<T>(low, high);
-  std::uint32_t word;
-  memcpy(&word, &pair, sizeof word);
-  return word;
-}
-template <class T>
-__device__ float2 unpacked(std::uint32_t word) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
-  } else {
-    __half2 pair;
-    memcpy(&pair, &word, sizeof pair);
-    return __half22float2(pair);
-  }
-}
-
-/// The offset within a chunk of the lane's 16 bytes of the 16 x 16 block `block`, as store_matrices() takes them. They
-/// are vector 2 block + lane / 16 of row lane % 16, in the order of CU_TENSOR_MAP_SWIZZLE_128B.
-__device__ inline int chunk_offset(int block, int lane) {
-  const int row = lane % kChunkRows, vector = 2 * block + lane / kChunkRows;
-  return row * (kSide * 2) + (vector ^ row % 8) * 16;
 }
 
 /// The lane's columns of 64 of a bias: words[t] are 8 t + 2 (lane % 4) and the next.
@@ -398,7 +357,7 @@ __device__ __forceinline__ void consume(const GeluProductArgs& args, SharedMemor
 
   const TileWalk<kCluster> walk(args);
   const int stages = (args.depth + kDepth - 1) / kDepth;
-  StagePlace<SharedMemory<kPass>::kStages> at;
+  hopper::RingPlace<SharedMemory<kPass>::kStages> at;
   at.skip(consumer * stages);
   if (consumer == 1) hopper::arrive_named(kTurnBarrier, 2 * kGroupThreads);  // consumer 0 begins
   for (int i = consumer; i < walk.count; i += kConsumers) {

@@ -1,10 +1,12 @@
 #pragma once
 #include <cstddef>
 
+#include "megalith/ops/cuda/chunks.cuh"
 #include "megalith/ops/cuda/gelu.cuh"
 #include "megalith/ops/cuda/grouped_walk.cuh"
 #include "megalith/ops/cuda/hopper.cuh"
 #include "megalith/ops/cuda/ptx.h"
+#include "megalith/ops/cuda/silu.cuh"
 
 // What becomes of the sums of a tile of the grouped GEMMs (grouped_tiles.cuh). A warp has 16 rows of a tile. Results
 // pass through shared memory in chunks of 16 rows of 128 bytes, which no other warp touches.
@@ -14,30 +16,11 @@ namespace megalith::ops::cuda::grouped_tiles {
 /// Those of a lane: hopper::multiply() tells where they are.
 using Sums = float[kTileColumns / 2];
 
-inline constexpr int kChunkRows = 16, kChunkRowBytes = 128, kChunkBytes = kChunkRows * kChunkRowBytes;
 inline constexpr int kSide = 64;   // 16-bit elements of a chunk's row
 inline constexpr int kBlocks = 8;  // of 8 columns, a side's
 struct Chunks {
   std::byte at[2][kChunkBytes];
 };
-
-template <class T>
-__device__ std::uint32_t packed_words(float low, float high) {
-  const auto pair = convert_pair<T>(low, high);
-  std::uint32_t word;
-  memcpy(&word, &pair, sizeof word);
-  return word;
-}
-template <class T>
-__device__ float2 unpacked_words(std::uint32_t word) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
-  } else {
-    __half2 pair;
-    memcpy(&pair, &word, sizeof pair);
-    return __half22float2(pair);
-  }
-}
 
 /// Writes chunks in turn: the copy of one goes on while the next is filled. All lanes of a warp call it together.
 class ChunkWriter {
@@ -72,8 +55,7 @@ __device__ __forceinline__ void fill_by_pairs(std::byte* chunk, const std::uint3
                                               const std::uint32_t (&lower)[kBlocks], int lane) {
 #pragma unroll
   for (int block = 0; block < kBlocks / 2; ++block) {
-    const int row = lane % kChunkRows, vector = 2 * block + lane / kChunkRows;
-    hopper::store_matrices(chunk + row * kChunkRowBytes + (vector ^ row % 8) * 16,
+    hopper::store_matrices(chunk + chunk_offset(block, lane),
                            {upper[2 * block], lower[2 * block], upper[2 * block + 1], lower[2 * block + 1]});
   }
 }
@@ -98,9 +80,8 @@ __device__ __forceinline__ void read_by_pairs(std::uint32_t (&upper)[kBlocks][1]
                                               const std::byte* chunk, int lane) {
 #pragma unroll
   for (int block = 0; block < kBlocks / 2; ++block) {
-    const int row = lane % kChunkRows, vector = 2 * block + lane / kChunkRows;
     std::uint32_t words[4];
-    load_matrices(words, chunk + row * kChunkRowBytes + (vector ^ row % 8) * 16);
+    load_matrices(words, chunk + chunk_offset(block, lane));
     upper[2 * block][0] = words[0];
     lower[2 * block][0] = words[1];
     upper[2 * block + 1][0] = words[2];
@@ -125,6 +106,19 @@ __device__ __forceinline__ void read_by_eights(uint2 (&upper)[4], uint2 (&lower)
   }
 }
 
+/// Fills the next chunk with the 64 columns `side` of the sums, rounded.
+template <class T>
+__device__ __forceinline__ void fill_by_sums(ChunkWriter& writer, const Sums& sums, int side, int lane) {
+  std::uint32_t upper[kBlocks], lower[kBlocks];
+#pragma unroll
+  for (int t = 0; t < kBlocks; ++t) {
+    const float* const at = sums + 4 * (side * kBlocks + t);
+    upper[t] = packed<T>(at[0], at[1]);
+    lower[t] = packed<T>(at[2], at[3]);
+  }
+  fill_by_pairs(writer.next(), upper, lower, lane);
+}
+
 /// The sums as they are, rounded.
 template <class T, Kind kKind>
 __device__ __forceinline__ void finish_plain(const GroupedArgs& args, ChunkWriter& writer, const Sums& sums,
@@ -132,14 +126,7 @@ __device__ __forceinline__ void finish_plain(const GroupedArgs& args, ChunkWrite
   const int group = is_weight_grad(kKind) ? tile.group : 0;
 #pragma unroll
   for (int side = 0; side < kTileColumns / kSide; ++side) {
-    std::uint32_t upper[kBlocks], lower[kBlocks];
-#pragma unroll
-    for (int t = 0; t < kBlocks; ++t) {
-      const float* const at = sums + 4 * (side * kBlocks + t);
-      upper[t] = packed_words<T>(at[0], at[1]);
-      lower[t] = packed_words<T>(at[2], at[3]);
-    }
-    fill_by_pairs(writer.next(), upper, lower, lane);
+    fill_by_sums<T>(writer, sums, side, lane);
     writer.send(
         [&](const std::byte* chunk) { hopper::store_box(args.out, chunk, tile.column + side * kSide, row, group); });
   }
@@ -169,9 +156,6 @@ __device__ __forceinline__ void finish_wide(const GroupedArgs& args, ChunkWriter
   }
 }
 
-/// 1 / (1 + e^-z), as in swiglu.cu.
-__device__ __forceinline__ float gate_sigmoid(float z) { return reciprocal_approx(1.0f + exp2_approx(-kLog2E * z)); }
-
 /// Blocks of 8 columns of the sums are the gates of 8 units and their ups, in turn: the copy of the weight sorts them.
 template <class T>
 __device__ __forceinline__ void finish_up_gated(const GroupedArgs& args, ChunkWriter& writer, const Sums& sums,
@@ -186,13 +170,13 @@ __device__ __forceinline__ void finish_up_gated(const GroupedArgs& args, ChunkWr
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         const float *const gate = sums + 8 * (side * kBlocks + 4 * half + t), *const up = gate + 4;
-        z_upper[t] = {packed_words<T>(gate[0], up[0]), packed_words<T>(gate[1], up[1])};
-        z_lower[t] = {packed_words<T>(gate[2], up[2]), packed_words<T>(gate[3], up[3])};
+        z_upper[t] = {packed<T>(gate[0], up[0]), packed<T>(gate[1], up[1])};
+        z_lower[t] = {packed<T>(gate[2], up[2]), packed<T>(gate[3], up[3])};
         float h[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) h[i] = gate[i] * gate_sigmoid(gate[i]) * up[i];
-        upper[4 * half + t] = packed_words<T>(h[0], h[1]);
-        lower[4 * half + t] = packed_words<T>(h[2], h[3]);
+        for (int i = 0; i < 4; ++i) h[i] = gate[i] * silu_gate(gate[i]) * up[i];
+        upper[4 * half + t] = packed<T>(h[0], h[1]);
+        lower[4 * half + t] = packed<T>(h[2], h[3]);
       }
       if (!args.has_more) continue;
       fill_by_eights(writer.next(), z_upper, z_lower, lane);
@@ -211,14 +195,7 @@ __device__ __forceinline__ void finish_up_gelu(const GroupedArgs& args, ChunkWri
 #pragma unroll
   for (int side = 0; side < kTileColumns / kSide; ++side) {
     const auto write = [&](const CUtensorMap& map) {
-      std::uint32_t upper[kBlocks], lower[kBlocks];
-#pragma unroll
-      for (int t = 0; t < kBlocks; ++t) {
-        const float* const at = sums + 4 * (side * kBlocks + t);
-        upper[t] = packed_words<T>(at[0], at[1]);
-        lower[t] = packed_words<T>(at[2], at[3]);
-      }
-      fill_by_pairs(writer.next(), upper, lower, lane);
+      fill_by_sums<T>(writer, sums, side, lane);
       writer.send([&](const std::byte* chunk) { hopper::store_box(map, chunk, tile.column + side * kSide, row, 0); });
     };
     if (args.has_more) write(args.more);
@@ -257,19 +234,19 @@ struct DownRows {
       const float dh[2] = {first, second};
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const float2 pair = unpacked_words<T>(z[j]);
-        const float gate = pair.x, up = pair.y, s = gate_sigmoid(gate), silu = gate * s, d = p[i] * dh[j];
+        const float2 pair = unpacked<T>(z[j]);
+        const float gate = pair.x, up = pair.y, s = silu_gate(gate), silu = gate * s, d = p[i] * dh[j];
         h[j] = silu * up;
-        z[j] = packed_words<T>(d * up * fmaf(silu, 1.0f - s, s), d * silu);
+        z[j] = packed<T>(d * up * fmaf(silu, 1.0f - s, s), d * silu);
       }
     } else {
-      const float2 pair = unpacked_words<T>(z[0]);
+      const float2 pair = unpacked<T>(z[0]);
       h[0] = pair.x * gelu_gate(pair.x);
       h[1] = pair.y * gelu_gate(pair.y);
-      z[0] = packed_words<T>(p[i] * first * gelu_slope(pair.x), p[i] * second * gelu_slope(pair.y));
+      z[0] = packed<T>(p[i] * first * gelu_slope(pair.x), p[i] * second * gelu_slope(pair.y));
     }
     dp[i] += first * h[0] + second * h[1];
-    return packed_words<T>(p[i] * h[0], p[i] * h[1]);
+    return packed<T>(p[i] * h[0], p[i] * h[1]);
   }
 
   bool is_there[2];

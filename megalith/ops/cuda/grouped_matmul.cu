@@ -2,6 +2,7 @@
 
 #include "megalith/ops/cuda/gelu.cuh"
 #include "megalith/ops/cuda/grouped_product.h"
+#include "megalith/ops/cuda/silu.cuh"
 #include "megalith/ops/cuda/warp_rows.cuh"
 #include "megalith/ops/grouped_matmul_kernels.h"
 
@@ -36,7 +37,7 @@ Groups groups_of(const GroupRows& groups) {
 struct Silu {
   float value, slope;
   __device__ explicit Silu(float z) {
-    const float s = reciprocal_approx(1.0f + exp2_approx(-kLog2E * z));
+    const float s = silu_gate(z);
     value = z * s;
     slope = s * (1.0f + z * (1.0f - s));
   }

@@ -14,6 +14,7 @@ namespace megalith::ops::cuda::grouped_tiles {
 
 using hopper::Barrier;
 using hopper::Major;
+using hopper::RingPlace;
 
 inline constexpr int kStages = 4;
 inline constexpr int kBoxBytes = 64 * kDepth * 2;  // 8192, of operands: 64 rows of 128 bytes
@@ -53,18 +54,6 @@ struct alignas(1024) SharedMemory {
   Barrier item_full[kItemSlots];
 };
 static_assert(sizeof(SharedMemory) <= 226 * 1024);
-
-/// A place in a ring. The parity is that of the place's phase (hopper::Barrier).
-template <int kPlaces>
-struct RingPlace {
-  int place = 0;
-  unsigned parity = 0;
-  __device__ void next() {
-    if (++place < kPlaces) return;
-    place = 0;
-    parity ^= 1u;
-  }
-};
 
 /// Copies the operands of one stage. Two blocks of a cluster whose tiles lie below each other each copy half of b for
 /// both, and two whose tiles lie side by side half of a.

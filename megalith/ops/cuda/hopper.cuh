@@ -75,6 +75,23 @@ __device__ inline void wait(Barrier& barrier, unsigned parity) {
   }
 }
 
+/// A place in a ring. The parity is that of the phase of the place's barrier.
+template <int kPlaces>
+struct RingPlace {
+  int place = 0;
+  unsigned parity = 0;
+  __device__ void skip(int count) {
+    place += count;
+    parity ^= static_cast<unsigned>(place / kPlaces) & 1u;
+    place %= kPlaces;
+  }
+  __device__ void next() {
+    if (++place < kPlaces) return;
+    place = 0;
+    parity ^= 1u;
+  }
+};
+
 // ---- Barriers of threads ----
 
 /// Named barriers of a block, 1 to 15 (0 is __syncthreads). A barrier opens when `threads` threads have called sync()
@@ -271,6 +288,14 @@ __device__ void hold(float (&sums)[kBlocks][kSums]) {
   }
 }
 
+/// Eight sums as operands of an instruction.
+#define MEGALITH_SUMS(i)                                                                                        \
+  "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), \
+      "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define MEGALITH_64_SUMS(i)                                                                                    \
+  MEGALITH_SUMS(i), MEGALITH_SUMS(i + 8), MEGALITH_SUMS(i + 16), MEGALITH_SUMS(i + 24), MEGALITH_SUMS(i + 32), \
+      MEGALITH_SUMS(i + 40), MEGALITH_SUMS(i + 48), MEGALITH_SUMS(i + 56)
+
 /// sums = a b for add = 0, else sums += a b: a [64, 16] (Major::sum), b [16, 128], by their descriptors; T =
 /// __nv_bfloat16 or __half. Asynchronous. Warp w of the group has rows 16 w to 16 w + 15 of the sums [64, 128]. Its
 /// lane l has
@@ -279,30 +304,20 @@ __device__ void hold(float (&sums)[kBlocks][kSums]) {
 template <class T, Major kMajorOfB>
 __device__ inline void multiply(float (&sums)[64], std::uint64_t a, std::uint64_t b, int add) {
 /// The instruction for operands of the PTX type `type`, "bf16" or "f16".
-#define MEGALITH_MULTIPLY(type)                                                                                      \
-  asm volatile(                                                                                                      \
-      "{\n"                                                                                                          \
-      ".reg .pred adds;\n"                                                                                           \
-      "setp.ne.b32 adds, %66, 0;\n"                                                                                  \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                                                   \
-      " {"                                                                                                           \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                       \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                             \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                             \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                            \
-      "%64, %65, adds, 1, 1, 0, %67;\n"                                                                              \
-      "}"                                                                                                            \
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),     \
-        "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]), \
-        "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),              \
-        "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]),              \
-        "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31]),              \
-        "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]), "+f"(sums[35]), "+f"(sums[36]), "+f"(sums[37]),              \
-        "+f"(sums[38]), "+f"(sums[39]), "+f"(sums[40]), "+f"(sums[41]), "+f"(sums[42]), "+f"(sums[43]),              \
-        "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]), "+f"(sums[47]), "+f"(sums[48]), "+f"(sums[49]),              \
-        "+f"(sums[50]), "+f"(sums[51]), "+f"(sums[52]), "+f"(sums[53]), "+f"(sums[54]), "+f"(sums[55]),              \
-        "+f"(sums[56]), "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]), "+f"(sums[60]), "+f"(sums[61]),              \
-        "+f"(sums[62]), "+f"(sums[63])                                                                               \
+#define MEGALITH_MULTIPLY(type)                                                           \
+  asm volatile(                                                                           \
+      "{\n"                                                                               \
+      ".reg .pred adds;\n"                                                                \
+      "setp.ne.b32 adds, %66, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                        \
+      " {"                                                                                \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
+      "%64, %65, adds, 1, 1, 0, %67;\n"                                                   \
+      "}"                                                                                 \
+      : MEGALITH_64_SUMS(0)                                                               \
       : "l"(a), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0))
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     MEGALITH_MULTIPLY("bf16");
@@ -316,44 +331,24 @@ __device__ inline void multiply(float (&sums)[64], std::uint64_t a, std::uint64_
 /// multiply() with b [16, 256], and a as kMajorOfA tells. Columns 8 t + 2 (l % 4) of the sums [64, 256] are at 4 t.
 template <class T, Major kMajorOfA, Major kMajorOfB>
 __device__ inline void multiply(float (&sums)[128], std::uint64_t a, std::uint64_t b, int add) {
-#define MEGALITH_MULTIPLY(type)                                                                                      \
-  asm volatile(                                                                                                      \
-      "{\n"                                                                                                          \
-      ".reg .pred adds;\n"                                                                                           \
-      "setp.ne.b32 adds, %130, 0;\n"                                                                                 \
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                                   \
-      " {"                                                                                                           \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                       \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                             \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                             \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                             \
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                             \
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                             \
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "                 \
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "            \
-      "%128, %129, adds, 1, 1, %131, %132;\n"                                                                        \
-      "}"                                                                                                            \
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]),     \
-        "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]), \
-        "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),              \
-        "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]), "+f"(sums[25]),              \
-        "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]), "+f"(sums[30]), "+f"(sums[31]),              \
-        "+f"(sums[32]), "+f"(sums[33]), "+f"(sums[34]), "+f"(sums[35]), "+f"(sums[36]), "+f"(sums[37]),              \
-        "+f"(sums[38]), "+f"(sums[39]), "+f"(sums[40]), "+f"(sums[41]), "+f"(sums[42]), "+f"(sums[43]),              \
-        "+f"(sums[44]), "+f"(sums[45]), "+f"(sums[46]), "+f"(sums[47]), "+f"(sums[48]), "+f"(sums[49]),              \
-        "+f"(sums[50]), "+f"(sums[51]), "+f"(sums[52]), "+f"(sums[53]), "+f"(sums[54]), "+f"(sums[55]),              \
-        "+f"(sums[56]), "+f"(sums[57]), "+f"(sums[58]), "+f"(sums[59]), "+f"(sums[60]), "+f"(sums[61]),              \
-        "+f"(sums[62]), "+f"(sums[63]), "+f"(sums[64]), "+f"(sums[65]), "+f"(sums[66]), "+f"(sums[67]),              \
-        "+f"(sums[68]), "+f"(sums[69]), "+f"(sums[70]), "+f"(sums[71]), "+f"(sums[72]), "+f"(sums[73]),              \
-        "+f"(sums[74]), "+f"(sums[75]), "+f"(sums[76]), "+f"(sums[77]), "+f"(sums[78]), "+f"(sums[79]),              \
-        "+f"(sums[80]), "+f"(sums[81]), "+f"(sums[82]), "+f"(sums[83]), "+f"(sums[84]), "+f"(sums[85]),              \
-        "+f"(sums[86]), "+f"(sums[87]), "+f"(sums[88]), "+f"(sums[89]), "+f"(sums[90]), "+f"(sums[91]),              \
-        "+f"(sums[92]), "+f"(sums[93]), "+f"(sums[94]), "+f"(sums[95]), "+f"(sums[96]), "+f"(sums[97]),              \
-        "+f"(sums[98]), "+f"(sums[99]), "+f"(sums[100]), "+f"(sums[101]), "+f"(sums[102]), "+f"(sums[103]),          \
-        "+f"(sums[104]), "+f"(sums[105]), "+f"(sums[106]), "+f"(sums[107]), "+f"(sums[108]), "+f"(sums[109]),        \
-        "+f"(sums[110]), "+f"(sums[111]), "+f"(sums[112]), "+f"(sums[113]), "+f"(sums[114]), "+f"(sums[115]),        \
-        "+f"(sums[116]), "+f"(sums[117]), "+f"(sums[118]), "+f"(sums[119]), "+f"(sums[120]), "+f"(sums[121]),        \
-        "+f"(sums[122]), "+f"(sums[123]), "+f"(sums[124]), "+f"(sums[125]), "+f"(sums[126]), "+f"(sums[127])         \
+#define MEGALITH_MULTIPLY(type)                                                                           \
+  asm volatile(                                                                                           \
+      "{\n"                                                                                               \
+      ".reg .pred adds;\n"                                                                                \
+      "setp.ne.b32 adds, %130, 0;\n"                                                                      \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                        \
+      " {"                                                                                                \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                            \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                  \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                  \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                  \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                  \
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                  \
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "      \
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, " \
+      "%128, %129, adds, 1, 1, %131, %132;\n"                                                             \
+      "}"                                                                                                 \
+      : MEGALITH_64_SUMS(0), MEGALITH_64_SUMS(64)                                                         \
       : "l"(a), "l"(b), "r"(add), "n"(kMajorOfA == Major::other ? 1 : 0), "n"(kMajorOfB == Major::other ? 1 : 0))
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     MEGALITH_MULTIPLY("bf16");
@@ -363,5 +358,8 @@ __device__ inline void multiply(float (&sums)[128], std::uint64_t a, std::uint64
   }
 #undef MEGALITH_MULTIPLY
 }
+
+#undef MEGALITH_64_SUMS
+#undef MEGALITH_SUMS
 
 }  // namespace megalith::ops::cuda::hopper

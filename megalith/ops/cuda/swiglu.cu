@@ -1,4 +1,4 @@
-#include "megalith/ops/cuda/common.cuh"
+#include "megalith/ops/cuda/silu.cuh"
 #include "megalith/ops/swiglu_kernels.h"
 
 // All units are alike, so the kernels are flat over the pairs (gate, up). A thread moves kUnroll vectors of 16 bytes of
@@ -10,9 +10,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kUnroll = 4;
-
-/// 1 / (1 + e^-z). The approximations are 2 units of the last place of f32 each.
-__device__ float sigmoid(float z) { return reciprocal_approx(1.0f + exp2_approx(-kLog2E * z)); }
 
 /// N units of one thread: their places among all units, step by step.
 template <int N>
@@ -36,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(const T* gate_up, T* y
     const Values<float, 2 * N> pair = unpack(pairs[step]);
     Values<float, N> out;
 #pragma unroll
-    for (int i = 0; i < N; ++i) out[i] = pair[2 * i] * sigmoid(pair[2 * i]) * pair[2 * i + 1];
+    for (int i = 0; i < N; ++i) out[i] = pair[2 * i] * silu_gate(pair[2 * i]) * pair[2 * i + 1];
     store_pack(y, unit, pack<T>(out));
   }
 }
@@ -61,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
     Values<float, 2 * N> pair = unpack(pairs[step]);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float gate = pair[2 * i], up = pair[2 * i + 1], s = sigmoid(gate);
+      const float gate = pair[2 * i], up = pair[2 * i + 1], s = silu_gate(gate);
       pair[2 * i] = d[i] * up * (s * (1.0f + gate * (1.0f - s)));
       pair[2 * i + 1] = d[i] * (gate * s);
     }
