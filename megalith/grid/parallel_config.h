@@ -6,7 +6,7 @@
 
 namespace megalith::grid {
 
-/// Of a recipe: more pipeline stages and ranks than any job has had. A plan takes time and memory for
+/// What a recipe may ask for: more ranks and pipeline stages than any job has had. A plan takes time and memory for
 /// each, and a typing error must not cost minutes and gigabytes.
 inline constexpr int kMaxRanks = 1 << 16, kMaxStages = 1 << 10;
 

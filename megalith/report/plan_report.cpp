@@ -154,7 +154,7 @@ std::string sharding_text(const config::RunPlan& plan, const PlannedRanks& plann
              human_bytes(of(other, "optimizer")), ", the rank then ", human_bytes(total(other)), "\n");
 }
 
-/// Of each pipeline stage what its ranks take: they are alike.
+/// What the ranks of each pipeline stage take: they are alike.
 std::vector<BytesByOwner> bytes_by_stage(const config::RunPlan& plan, const grid::RankGenerator& grid) {
   std::vector<BytesByOwner> stages;
   for (int stage = 0; stage < plan.grid.pp; ++stage)

@@ -10,6 +10,9 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 
+// Every case of a collective, for all transports alike. They share the values and the checks below, so they are one
+// file, and it is longer than others.
+
 namespace megalith::comm {
 namespace {
 

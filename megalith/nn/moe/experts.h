@@ -12,7 +12,7 @@ namespace megalith::nn {
 /// over rows that lie by expert. The weights are global tensors [E, F, 2, H] ([E, F, H] without a gate) and [E, H, F],
 /// of which a rank's experts and slices are one box; no biases. They live on the expert grid: gradients are summed over
 /// edp. No communication: slices are summed where the rows came from.
-/// Of a pass only `up` is kept; the activation is computed again from it.
+/// A pass keeps `up` only; the activation is computed again from it.
 class Experts {
  public:
   struct Saved {

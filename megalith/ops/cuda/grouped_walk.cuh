@@ -75,7 +75,7 @@ class Walk {
   }
   __device__ int count() const { return count_; }
 
-  /// Of item `item` < count(). Items must be asked for in ascending order.
+  /// The tile of item `item` < count(). Items must be asked for in ascending order.
   __device__ Tile find(int item) {
     while (item >= window_end_) {
       window_ += kWarp;
@@ -107,7 +107,7 @@ class Walk {
   static constexpr int kNowhere = 1 << 30;
   static constexpr int kBand = 8;  // in pairs of tiles
 
-  /// Of a group: the larger, the more.
+  /// A group's class: the larger the group, the greater.
   static __device__ int size_class(int rows) { return is_weight_grad(kKind) ? kWarp - __clz(rows) : 0; }
   __device__ int tile_rows(int rows) const {
     return ((is_weight_grad(kKind) ? args_.result_rows : rows) + kTileRows - 1) / kTileRows;
