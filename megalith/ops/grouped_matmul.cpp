@@ -1,6 +1,7 @@
 #include "megalith/ops/grouped_matmul.h"
 
 #include "megalith/base/str.h"
+#include "megalith/ops/cuda/grouped_product.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/grouped_matmul_kernels.h"
 #include "megalith/tensor/has_cuda.h"
@@ -213,8 +214,7 @@ void grouped_matmul_activated_input_grad(Exec& ex, const GroupedActivatedInputGr
   kActivatedInputGrad.like(args.dp, {rows, 1}, statistics_dtype(dtype), "dp");
   // Sums over tiles of columns, for the kernel.
   const bool is_kernel = ex.device() == Device::cuda && args.groups.alignment == kGroupedKernelRows;
-  const Tensor parts =
-      is_kernel ? ex.tensor({rows, ceil_div(args.ph.dim(1), kGroupedKernelColumns)}, DType::f32) : Tensor();
+  const Tensor parts = is_kernel ? ex.tensor({rows, cuda::tiled_dp_parts(args.ph.dim(1))}, DType::f32) : Tensor();
   run_kernel(
       ex,
       {.name = "grouped_matmul_activated_input_grad",

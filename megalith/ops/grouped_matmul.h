@@ -15,7 +15,6 @@ namespace megalith::ops {
 
 /// GroupRows::alignment of groups for the kernel.
 inline constexpr Index kGroupedKernelRows = 128;
-inline constexpr Index kGroupedKernelColumns = 256;  ///< of a tile
 /// The alignment that lets grouped GEMMs run as the kernel, for experts of weights [F, H] or [2F, H] and [H, F]; 1
 /// where it cannot run: on CPUs, in f32, for F or H that are no multiples of 8, on other GPUs than Hopper's. Where
 /// there is no GPU, as for a plan of another machine, Hopper is assumed.

@@ -26,7 +26,7 @@ bool may_have_grouped_kernel();
 /// The kernel for groups on the device. They return false and do nothing where it cannot run.
 bool grouped_kernel(Exec& ex, Stream stream, const GroupedProduct& product);
 bool grouped_kernel(Exec& ex, Stream stream, const GroupedActivated& args);
-/// parts: scratch f32 [M, ceil(F / kGroupedKernelColumns)]
+/// parts: scratch f32 [M, tiled_dp_parts(F)]
 bool grouped_kernel(Exec& ex, Stream stream, const GroupedActivatedInputGrad& args, const Tensor& parts);
 /// Starts or ends AllGroupSizes.
 void run_all_group_sizes(Exec& ex, bool on);

@@ -76,10 +76,8 @@ void AllToAllDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, 
 void AllToAllDispatcher::group_rows(Exec& ex, Index arrive, Saved& kept) const {
   const Index local = ranks_.local_experts;
   kept.table = ex.tensor({2, local}, DType::i32);
-  kept.groups = {.begin = kept.table.rows(0, 1).reshaped({local}),
-                 .rows = kept.table.rows(1, 1).reshaped({local}),
-                 .alignment = sizes_.alignment,
-                 .host = kept.host_groups};
+  kept.groups = groups_of(kept.table, sizes_.alignment);
+  kept.groups.host = kept.host_groups;
   kept.regrouped = ex.tensor({arrive, 1}, DType::i32);
   kept.arrived_at = ex.tensor({ops::capacity_of_groups(arrive, local, sizes_.alignment)}, DType::i32);
   ops::regroup_rows(ex, {.counts = kept.all_counts,
@@ -113,7 +111,7 @@ void AllToAllDispatcher::set_sizes(std::span<const std::int32_t> all_counts, Sav
       kept.receives[rank] += arrive;
       size += arrive;
     }
-    end = set_host_group(l, end, size, kept);
+    end = set_group(kept.host_groups, static_cast<Index>(l), end, size, sizes_.alignment);
   }
 }
 
@@ -121,14 +119,8 @@ void AllToAllDispatcher::set_padded_sizes(Saved& kept) const {
   std::ranges::fill(kept.sends, ranks_.local_experts * kept.padded);
   std::ranges::fill(kept.receives, ranks_.local_experts * kept.padded);
   Index end = 0;
-  for (std::size_t l = 0; l < static_cast<std::size_t>(ranks_.local_experts); ++l)
-    end = set_host_group(l, end, experts_.dispatch().size() * kept.padded, kept);
-}
-
-Index AllToAllDispatcher::set_host_group(std::size_t group, Index begin, Index rows, Saved& kept) const {
-  kept.host_groups[group] = static_cast<std::int32_t>(begin);
-  kept.host_groups[static_cast<std::size_t>(ranks_.local_experts) + group] = static_cast<std::int32_t>(rows);
-  return begin + round_up(rows, sizes_.alignment);
+  for (Index l = 0; l < ranks_.local_experts; ++l)
+    end = set_group(kept.host_groups, l, end, experts_.dispatch().size() * kept.padded, sizes_.alignment);
 }
 
 void AllToAllDispatcher::assume_sizes(Index sent, Index arrived, Saved& kept) const {
@@ -139,16 +131,10 @@ void AllToAllDispatcher::assume_sizes(Index sent, Index arrived, Saved& kept) co
   kept.receives[other] = arrived;
 }
 
-Tensor AllToAllDispatcher::by_destination(Exec& ex, const Tensor& x, Index top_k, const Saved& kept) const {
-  const Tensor rows = ex.tensor({kept.pair_of.numel(), x.dim(1)}, x.dtype());
-  ops::permute_rows(ex, {.x = x, .pair_of = kept.pair_of, .rows = rows, .top_k = top_k});
-  return rows;
-}
-
 void AllToAllDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
   reach(ex, MoePoint::before_permutation_1, kept);
-  kept.sent = by_destination(ex, x, choices(), kept);
+  kept.sent = permuted(ex, x, kept.pair_of, choices());
 }
 
 ExpertRows AllToAllDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
@@ -164,17 +150,12 @@ Tensor AllToAllDispatcher::to_experts(Exec& ex, const Tensor& sent, const Saved&
                    arrived.rows(0, sum_of(kept.receives)), kept.receives)
       .wait(ex);
   if (!regroups()) return arrived;
-  const Tensor rows = ex.tensor({kept.arrived_at.dim(0), sent.dim(1)}, sent.dtype());
-  ops::permute_rows(ex, {.x = arrived, .pair_of = kept.arrived_at, .rows = rows});
-  return rows;
+  return permuted(ex, arrived, kept.arrived_at, 1);
 }
 
 Tensor AllToAllDispatcher::to_sources(Exec& ex, const Tensor& rows, const Saved& kept) const {
   Tensor leaving = rows;
-  if (regroups()) {
-    leaving = ex.tensor({kept.regrouped.dim(0), rows.dim(1)}, rows.dtype());
-    ops::permute_rows(ex, {.x = rows, .pair_of = kept.regrouped.reshaped({leaving.dim(0)}), .rows = leaving});
-  }
+  if (regroups()) leaving = permuted(ex, rows, kept.regrouped.reshaped({kept.regrouped.dim(0)}), 1);
   const Tensor returned = ex.tensor({kept.pair_of.numel(), rows.dim(1)}, rows.dtype());
   comm::all_to_all(ex, experts_.dispatch(), leaving.rows(0, sum_of(kept.receives)), kept.receives,
                    returned.rows(0, sum_of(kept.sends)), kept.sends)
@@ -201,9 +182,7 @@ void AllToAllDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& 
 void AllToAllDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights,
                                           Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
-  const Tensor repeated = of_slices(ex, weights);
-  kept.grads = {by_destination(ex, dy, choices(), kept),
-                by_destination(ex, repeated.reshaped({repeated.numel(), 1}), 1, kept)};
+  kept.grads = permuted_grads(ex, dy, of_slices(ex, weights), kept.pair_of);
 }
 
 RowGrads AllToAllDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const {
@@ -221,13 +200,8 @@ void AllToAllDispatcher::dispatch_backward(Exec& ex, const RowGrads& rows, Dispa
 void AllToAllDispatcher::permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights,
                                           Dispatcher::Saved& saved) const {
   const Saved& kept = own(saved);
-  ops::sum_rows(ex, {.rows = kept.grads.rows, .row_of = kept.row_of, .weights = {}, .y = dx});
   const Tensor of_slices = ranks_.slices == 1 ? d_weights : ex.tensor({d_weights.dim(0), choices()}, d_weights.dtype());
-  const Shape pairs{of_slices.numel(), 1};
-  ops::sum_rows(ex, {.rows = kept.grads.weights,
-                     .row_of = kept.row_of.reshaped(pairs),
-                     .weights = {},
-                     .y = of_slices.reshaped(pairs)});
+  sum_grads(ex, kept.grads, kept.row_of, dx, of_slices);
   if (ranks_.slices > 1) ops::sum_slices(ex, of_slices, d_weights);
 }
 

@@ -64,11 +64,8 @@ class AllToAllDispatcher final : public Dispatcher {
   void reach(Exec& ex, MoePoint point, Saved& kept) const;
   void set_padded_sizes(Saved& kept) const;
   void set_sizes(std::span<const std::int32_t> all_counts, Saved& kept) const;
-  /// Returns where the next group begins.
-  Index set_host_group(std::size_t group, Index begin, Index rows, Saved& kept) const;
   /// While a pass is recorded: counts that fit the planned tensors.
   void assume_sizes(Index sent, Index arrived, Saved& kept) const;
-  Tensor by_destination(Exec& ex, const Tensor& x, Index top_k, const Saved& kept) const;
   /// A choice's weight for each of its slices [n, K P].
   Tensor of_slices(Exec& ex, const Tensor& weights) const;
   /// Rows as they are sent [S, H] -> by expert [M, H], and back.

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <span>
 
 #include "megalith/nn/moe/expert_parallel.h"
 #include "megalith/ops/group_rows.h"
@@ -54,6 +55,19 @@ class Dispatcher {
   /// Those to the gradients of this rank's slices: dx [n, H] of permute()'s x, d_weights [n, K] of combine()'s weights.
   virtual void permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights, Saved& saved) const = 0;
 };
+
+// Steps that dispatchers share.
+
+/// The groups whose first rows and numbers of rows lie in `table` [2, G] i32.
+ops::GroupRows groups_of(const Tensor& table, Index alignment);
+/// Group `group` of a table [2, G] on the host. Returns where the next group begins.
+Index set_group(std::span<std::int32_t> table, Index group, Index begin, Index rows, Index alignment);
+/// New rows by ops::PermuteRows.
+Tensor permuted(Exec& ex, const Tensor& x, const Tensor& pair_of, Index top_k);
+/// dy [n, H] and the weights [n, K] of its choices, as rows.
+RowGrads permuted_grads(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& pair_of);
+/// The other direction: dx [n, H] is the sum over a row's choices, d_weights [n, K] their weights' gradients.
+void sum_grads(Exec& ex, const RowGrads& grads, const Tensor& row_of, const Tensor& dx, const Tensor& d_weights);
 
 /// The sizes that a dispatcher plans with.
 struct DispatchSizes {

@@ -20,9 +20,7 @@ void LocalDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Dis
   Saved& kept = local(saved);
   const Index pairs = experts.numel(), count = sizes_.num_experts, padded = sizes_.padded(experts.dim(0), mode);
   kept.table = ex.tensor({2, count}, DType::i32);
-  kept.groups = {.begin = kept.table.rows(0, 1).reshaped({count}),
-                 .rows = kept.table.rows(1, 1).reshaped({count}),
-                 .alignment = sizes_.alignment};
+  kept.groups = groups_of(kept.table, sizes_.alignment);
   kept.row_of = ex.tensor(experts.shape(), DType::i32);
   kept.pair_of = ex.tensor({ops::rows_to_build(pairs, count, padded, sizes_.alignment)}, DType::i32);
   ops::build_rows(ex, {.experts = experts,
@@ -31,11 +29,8 @@ void LocalDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Dis
                        .pair_of = kept.pair_of,
                        .rows_per_expert = padded});
   if (padded == 0) return;
-  for (Index e = 0; e < count; ++e) {
-    const Index begin = e * round_up(padded, sizes_.alignment);
-    kept.constants[static_cast<std::size_t>(e)] = static_cast<std::int32_t>(begin);
-    kept.constants[static_cast<std::size_t>(count + e)] = static_cast<std::int32_t>(padded);
-  }
+  Index end = 0;
+  for (Index e = 0; e < count; ++e) end = set_group(kept.constants, e, end, padded, sizes_.alignment);
   kept.groups.host = kept.constants;
 }
 
@@ -46,16 +41,10 @@ void LocalDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
   if (copies_.issue && copies_.wait == point) kept.groups.host = kept.on_host.wait(alone_);
 }
 
-Tensor LocalDispatcher::by_expert(Exec& ex, const Tensor& x, Index top_k, const Saved& kept) const {
-  const Tensor rows = ex.tensor({kept.pair_of.numel(), x.dim(1)}, x.dtype());
-  ops::permute_rows(ex, {.x = x, .pair_of = kept.pair_of, .rows = rows, .top_k = top_k});
-  return rows;
-}
-
 void LocalDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   Saved& kept = local(saved);
   reach(ex, MoePoint::before_permutation_1, kept);
-  kept.rows = by_expert(ex, x, sizes_.top_k, kept);
+  kept.rows = permuted(ex, x, kept.pair_of, sizes_.top_k);
 }
 
 ExpertRows LocalDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
@@ -78,13 +67,13 @@ void LocalDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& y, 
 void LocalDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights,
                                        Dispatcher::Saved& saved) const {
   Saved& kept = local(saved);
-  kept.grads = {by_expert(ex, dy, sizes_.top_k, kept), by_expert(ex, weights.reshaped({weights.numel(), 1}), 1, kept)};
+  kept.grads = permuted_grads(ex, dy, weights, kept.pair_of);
 }
 
 RowGrads LocalDispatcher::return_rows_backward(Exec&, Dispatcher::Saved& saved) const { return local(saved).grads; }
 
 Tensor LocalDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
-  return by_expert(ex, x, sizes_.top_k, local(saved));
+  return permuted(ex, x, local(saved).pair_of, sizes_.top_k);
 }
 
 void LocalDispatcher::dispatch_backward(Exec&, const RowGrads& rows, Dispatcher::Saved& saved) const {
@@ -94,12 +83,7 @@ void LocalDispatcher::dispatch_backward(Exec&, const RowGrads& rows, Dispatcher:
 void LocalDispatcher::permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights,
                                        Dispatcher::Saved& saved) const {
   const Saved& kept = local(saved);
-  ops::sum_rows(ex, {.rows = kept.grads.rows, .row_of = kept.row_of, .weights = {}, .y = dx});
-  const Shape pairs{d_weights.numel(), 1};
-  ops::sum_rows(ex, {.rows = kept.grads.weights,
-                     .row_of = kept.row_of.reshaped(pairs),
-                     .weights = {},
-                     .y = d_weights.reshaped(pairs)});
+  sum_grads(ex, kept.grads, kept.row_of, dx, d_weights);
 }
 
 }  // namespace megalith::nn

@@ -39,7 +39,6 @@ class LocalDispatcher final : public Dispatcher {
   void permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights, Dispatcher::Saved& saved) const override;
 
  private:
-  Tensor by_expert(Exec& ex, const Tensor& x, Index top_k, const Saved& kept) const;
   void reach(Exec& ex, MoePoint point, Saved& kept) const;
 
   comm::Group alone_;

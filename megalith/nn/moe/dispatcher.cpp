@@ -1,0 +1,37 @@
+#include "megalith/nn/moe/dispatcher.h"
+
+#include "megalith/ops/rows.h"
+
+namespace megalith::nn {
+
+ops::GroupRows groups_of(const Tensor& table, Index alignment) {
+  const Index count = table.dim(1);
+  return {
+      .begin = table.rows(0, 1).reshaped({count}), .rows = table.rows(1, 1).reshaped({count}), .alignment = alignment};
+}
+
+Index set_group(std::span<std::int32_t> table, Index group, Index begin, Index rows, Index alignment) {
+  const auto at = static_cast<std::size_t>(group);
+  table[at] = static_cast<std::int32_t>(begin);
+  table[table.size() / 2 + at] = static_cast<std::int32_t>(rows);
+  return begin + round_up(rows, alignment);
+}
+
+Tensor permuted(Exec& ex, const Tensor& x, const Tensor& pair_of, Index top_k) {
+  const Tensor rows = ex.tensor({pair_of.numel(), x.dim(1)}, x.dtype());
+  ops::permute_rows(ex, {.x = x, .pair_of = pair_of, .rows = rows, .top_k = top_k});
+  return rows;
+}
+
+RowGrads permuted_grads(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& pair_of) {
+  return {permuted(ex, dy, pair_of, weights.dim(1)), permuted(ex, weights.reshaped({weights.numel(), 1}), pair_of, 1)};
+}
+
+void sum_grads(Exec& ex, const RowGrads& grads, const Tensor& row_of, const Tensor& dx, const Tensor& d_weights) {
+  ops::sum_rows(ex, {.rows = grads.rows, .row_of = row_of, .weights = {}, .y = dx});
+  const Shape pairs{d_weights.numel(), 1};
+  ops::sum_rows(
+      ex, {.rows = grads.weights, .row_of = row_of.reshaped(pairs), .weights = {}, .y = d_weights.reshaped(pairs)});
+}
+
+}  // namespace megalith::nn
