@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -73,6 +74,12 @@ Matrix random_matrix(Index rows, Index columns, std::uint32_t stream, float scal
 template <class T>
 class GroupedProducts : public ::testing::Test {
  protected:
+  void SetUp() override {
+    MEGALITH_NEEDS_GPUS(1);
+    exec_.emplace(Device::cuda);
+  }
+  Exec& ex() { return *exec_; }
+
   /// Rows of groups; zeros up to the next tile; beyond, NaN.
   Matrix of_rows(const Layout& layout, Index columns, std::uint32_t stream, float scale = 1) {
     Matrix matrix = random_matrix(layout.all_rows, columns, stream, scale);
@@ -98,9 +105,9 @@ class GroupedProducts : public ::testing::Test {
   Tensor upload(const Matrix& matrix, const Shape& shape) {
     std::vector<U> values(matrix.at.size());
     std::transform(matrix.at.begin(), matrix.at.end(), values.begin(), [](float x) { return static_cast<U>(x); });
-    const Tensor tensor = exec_.tensor(shape, dtype_of<U>);
-    exec_.copy(tensor.raw(), values.data(), tensor.bytes());
-    exec_.synchronize();
+    const Tensor tensor = ex().tensor(shape, dtype_of<U>);
+    ex().copy(tensor.raw(), values.data(), tensor.bytes());
+    ex().synchronize();
     return tensor;
   }
   Tensor upload(const Matrix& matrix) { return upload<T>(matrix, {matrix.rows, matrix.columns}); }
@@ -109,9 +116,9 @@ class GroupedProducts : public ::testing::Test {
   }
   Tensor out(Index rows, Index columns) { return upload(filled(rows, columns, kNan)); }
   Tensor ids(const std::vector<std::int32_t>& values) {
-    const Tensor tensor = exec_.tensor({static_cast<Index>(values.size())}, DType::i32);
-    exec_.copy(tensor.raw(), values.data(), tensor.bytes());
-    exec_.synchronize();
+    const Tensor tensor = ex().tensor({static_cast<Index>(values.size())}, DType::i32);
+    ex().copy(tensor.raw(), values.data(), tensor.bytes());
+    ex().synchronize();
     return tensor;
   }
   TileGroups groups(const Layout& layout) {
@@ -123,22 +130,22 @@ class GroupedProducts : public ::testing::Test {
   template <class U = T>
   Matrix download(const Tensor& tensor) {
     std::vector<U> values(static_cast<std::size_t>(tensor.numel()));
-    exec_.copy(values.data(), tensor.raw(), tensor.bytes());
-    exec_.synchronize();
+    ex().copy(values.data(), tensor.raw(), tensor.bytes());
+    ex().synchronize();
     Matrix matrix =
         filled(tensor.numel() / tensor.dim(tensor.shape().rank() - 1), tensor.dim(tensor.shape().rank() - 1), 0);
     std::transform(values.begin(), values.end(), matrix.at.begin(), [](U x) { return static_cast<float>(x); });
     return matrix;
   }
   /// False where the kernels are not for this GPU.
-  bool can_run() { return ops::cuda::can_run_grouped_product(exec_, dtype_of<T>, 8, 8); }
+  bool can_run() { return ops::cuda::can_run_grouped_product(ex(), dtype_of<T>, 8, 8); }
   template <class Args>
   void run(const Args& args, const Layout& layout) {
-    ASSERT_TRUE(ops::cuda::grouped_product(exec_, exec_.stream(), args, groups(layout), 0));
-    exec_.synchronize();
+    ASSERT_TRUE(ops::cuda::grouped_product(ex(), ex().stream(), args, groups(layout), 0));
+    ex().synchronize();
   }
 
-  Exec exec_{Device::cuda};
+  std::optional<Exec> exec_;
 };
 
 /// What the rows of a weight are: [columns, depth], or [depth, columns].
@@ -198,7 +205,6 @@ TYPED_TEST_SUITE(GroupedProducts, Elements);
 constexpr Index kN = 272, kK = 584;
 
 TYPED_TEST(GroupedProducts, ForwardAndInputGradientAreExact) {
-  MEGALITH_NEEDS_GPUS(1);
   if (!this->can_run()) GTEST_SKIP() << "needs a Hopper GPU and a build with sm_90a";
   for (const Layout& layout : layouts()) {
     const Matrix x = this->of_rows(layout, kK, 1), dy = this->of_rows(layout, kN, 2),
@@ -209,12 +215,11 @@ TYPED_TEST(GroupedProducts, ForwardAndInputGradientAreExact) {
     this->run(ops::cuda::TiledInputGrad{.dy = this->upload(dy), .w = weights, .dx = dx}, layout);
     expect_same<TypeParam>(this->download(y), product_of(layout, x, w, WeightRows::columns), "y");
     expect_same<TypeParam>(this->download(dx), product_of(layout, dy, w, WeightRows::depth), "dx");
-    this->exec_.release();
+    this->ex().release();
   }
 }
 
 TYPED_TEST(GroupedProducts, WeightGradientsAreExactAndKeepWhatNoGroupChanges) {
-  MEGALITH_NEEDS_GPUS(1);
   if (!this->can_run()) GTEST_SKIP() << "needs a Hopper GPU and a build with sm_90a";
   for (const Layout& layout : layouts()) {
     const Matrix dy = this->of_rows(layout, kN, 2), x = this->of_rows(layout, kK, 1);
@@ -241,7 +246,7 @@ TYPED_TEST(GroupedProducts, WeightGradientsAreExactAndKeepWhatNoGroupChanges) {
     expect_same<TypeParam>(this->download(narrow), sums, "16 bits");
     expect_same<float>(this->template download<float>(stored), sums, "f32, overwritten");
     expect_same<float>(this->template download<float>(wide), added, "f32, accumulated");
-    this->exec_.release();
+    this->ex().release();
   }
 }
 
@@ -249,7 +254,6 @@ double sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
 double gelu(double z) { return z * sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z)); }
 
 TYPED_TEST(GroupedProducts, TheUpProductActivatesItsExactSums) {
-  MEGALITH_NEEDS_GPUS(1);
   if (!this->can_run()) GTEST_SKIP() << "needs a Hopper GPU and a build with sm_90a";
   for (const TiledActivation activation : {TiledActivation::gated, TiledActivation::gelu}) {
     const bool is_gated = activation == TiledActivation::gated;
@@ -272,7 +276,7 @@ TYPED_TEST(GroupedProducts, TheUpProductActivatesItsExactSums) {
       expect_same<TypeParam>(this->download(z), sums, "z");
       expect_close<TypeParam>(this->download(h), want, 1.1, 1e-6, "h");
       expect_same<TypeParam>(this->download(alone), this->download(h), "h without z");
-      this->exec_.release();
+      this->ex().release();
     }
   }
 }
@@ -311,7 +315,6 @@ WantedDown wanted_down(const Layout& layout, const Matrix& dh, const Matrix& z, 
 }
 
 TYPED_TEST(GroupedProducts, TheDownInputGradientGoesBackThroughTheActivation) {
-  MEGALITH_NEEDS_GPUS(1);
   if (!this->can_run()) GTEST_SKIP() << "needs a Hopper GPU and a build with sm_90a";
   for (const TiledActivation activation : {TiledActivation::gated, TiledActivation::gelu}) {
     const Index columns = activation == TiledActivation::gated ? 2 * kK : kK;
@@ -325,7 +328,7 @@ TYPED_TEST(GroupedProducts, TheDownInputGradientGoesBackThroughTheActivation) {
       const WantedDown want = wanted_down(layout, product_of(layout, dy, w, WeightRows::depth), z, p, activation);
       const Tensor ph = this->out(layout.all_rows, kK),
                    dp = this->template upload<float>(filled(layout.all_rows, 1, kNan), {layout.all_rows}),
-                   parts = this->exec_.tensor({layout.all_rows, ops::cuda::tiled_dp_parts(kK)}, DType::f32);
+                   parts = this->ex().tensor({layout.all_rows, ops::cuda::tiled_dp_parts(kK)}, DType::f32);
       ops::cuda::TiledDownInputGrad args{.dy = this->upload(dy),
                                          .w = this->upload(w, layout.groups()),
                                          .z = this->upload(z),
@@ -350,20 +353,19 @@ TYPED_TEST(GroupedProducts, TheDownInputGradientGoesBackThroughTheActivation) {
       this->run(args, layout);
       expect_same<TypeParam>(this->download(args.dz), dz, "dz in place");
       expect_same<float>(this->template download<float>(dp), sums, "dp again");
-      this->exec_.release();
+      this->ex().release();
     }
   }
 }
 
 TYPED_TEST(GroupedProducts, WhatTheKernelsCannotTakeIsLeftAlone) {
-  MEGALITH_NEEDS_GPUS(1);
   const Layout layout({128});
   const auto refuses = [&](const Tensor& x, const Tensor& w, const Tensor& y) {
-    return !ops::cuda::grouped_product(this->exec_, this->exec_.stream(),
-                                       ops::cuda::TiledForward{.x = x, .w = w, .y = y}, this->groups(layout), 0);
+    return !ops::cuda::grouped_product(this->ex(), this->ex().stream(), ops::cuda::TiledForward{.x = x, .w = w, .y = y},
+                                       this->groups(layout), 0);
   };
   const auto tensor = [&](const Shape& shape, DType dtype = dtype_of<TypeParam>) {
-    return this->exec_.tensor(shape, dtype);
+    return this->ex().tensor(shape, dtype);
   };
   EXPECT_TRUE(refuses(tensor({256, 60}), tensor({1, 64, 60}), tensor({256, 64})));  // rows of 120 bytes
   EXPECT_TRUE(refuses(tensor({256, 64}), tensor({1, 60, 64}), tensor({256, 60})));
