@@ -50,6 +50,10 @@ std::string_view name_of(Op op) {
       return "send";
     case Op::recv:
       return "recv";
+    case Op::gather_rows:
+      return "gather_rows";
+    case Op::gather_sum_rows:
+      return "gather_sum_rows";
   }
   return "?";
 }
@@ -97,6 +101,9 @@ std::string describe_there(const Call& call) {
       return str("send(", what, " to member ", call.root, ", lane ", call.lane, ") #", call.sequence);
     case Op::recv:
       return str("recv(", what, " from member ", call.root, ", lane ", call.lane, ") #", call.sequence);
+    case Op::gather_rows:
+    case Op::gather_sum_rows:
+      return str(name_of(call.op), '(', what, " in rows of ", call.root, ") #", call.sequence);
   }
   return "?";
 }
@@ -166,6 +173,15 @@ std::uint64_t Channel::agreement_term() const {
 }
 
 std::string Channel::where(Op op) const { return str('[', name_of(op), "] group ", name_, " of ", size(), " ranks: "); }
+
+Ticket Channel::gather_rows(const Call& call, const GatherRows&, Stream) { refuse_rows(call.op); }
+Ticket Channel::gather_sum_rows(const Call& call, const GatherSumRows&, Stream) { refuse_rows(call.op); }
+
+void Channel::refuse_rows(Op op) const {
+  throw BackendError(str(where(op),
+                         "this transport does not read rows of other members: rank threads of one process do, "
+                         "and MPI between CPUs; elsewhere use all_to_all"));
+}
 
 void Channel::throw_mismatch(const Call& mine, int my_rank, const std::string& theirs, int their_rank) const {
   const std::string rule = is_message(mine.op)

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "megalith/tensor/tensor.h"
+#include "megalith/comm/row_lists.h"
 
 namespace megalith::comm {
 
@@ -16,11 +16,24 @@ class CallLog;
 class StepPattern;
 
 enum class Reduce : std::uint8_t { sum, max, min };
-enum class Op : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, barrier, send, recv };
-inline constexpr int kNumOps = 8;
+enum class Op : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  broadcast,
+  barrier,
+  send,
+  recv,
+  gather_rows,
+  gather_sum_rows,
+};
+inline constexpr int kNumOps = 10;
 std::string_view name_of(Op op);
 /// Whether an op is between two ranks, not of the whole group.
 constexpr bool is_message(Op op) { return op == Op::send || op == Op::recv; }
+/// Whether an op reads rows of all members' matrices by lists.
+constexpr bool is_of_rows(Op op) { return op == Op::gather_rows || op == Op::gather_sum_rows; }
 std::string_view name_of(Reduce reduce);
 
 /// How a collective should use a GPU, if the transport has a choice. Changes no bits.
@@ -37,7 +50,7 @@ struct Call {
   DType dtype = DType::u8;
   Reduce reduce = Reduce::sum;
   Priority priority = Priority::awaited;
-  std::int32_t root = 0;       ///< broadcast: root; send, recv: peer
+  std::int32_t root = 0;       ///< broadcast: root; send, recv: peer; of rows: elements of a row
   std::int32_t lane = 0;       ///< send, recv
   Index count = 0;             ///< input elements (all_to_all: 0, because the counts differ by design)
   std::uint64_t sequence = 0;  ///< number in this channel (collectives) or to this peer and lane (send, recv), from 0
@@ -161,6 +174,9 @@ class Channel {
   virtual Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) = 0;
   virtual Ticket broadcast(const Call& call, void* data, Stream stream) = 0;
   virtual void barrier(const Call& call, Stream stream) = 0;
+  /// Of rows, on a CPU: the lists have been checked. Transports without these calls throw BackendError.
+  virtual Ticket gather_rows(const Call& call, const GatherRows& args, Stream stream);
+  virtual Ticket gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream);
   virtual Ticket post_send(const Call& call, const void* data, Stream stream) = 0;
   virtual Ticket post_recv(const Call& call, void* data, Stream stream) = 0;
   /// Later work of `stream` starts after the call of the ticket.
@@ -188,6 +204,7 @@ class Channel {
     std::uint64_t sequence = 0, hash = 0;
   };
   Lane& lane_of(const Call& call);
+  [[noreturn]] void refuse_rows(Op op) const;
 
   std::string name_;
   std::vector<int> world_ranks_;

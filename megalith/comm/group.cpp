@@ -152,17 +152,16 @@ void check_message(Op op, const Group& group, const Tensor& tensor, int peer, in
 /// Runs `make`, which starts a call and returns its ticket, as the op. The call uses the tensors until it is waited
 /// for.
 template <class Make>
-Pending start(Exec& ex, const OpInfo& op, Channel& channel, const Make& make, const Tensor& tensor,
-              const Tensor& other = {}) {
+Pending start(Exec& ex, const OpInfo& op, Channel& channel, const Make& make, const Pending::InUse& in_use) {
   if (ex.capture() != nullptr) {
     const auto captured = std::make_shared<Pending::Captured>();
     captured->capture = ex.capture()->number();
     ex.run(op, [make, captured](Exec& runs, Stream stream) { captured->ticket = make(runs, stream); });
-    return {channel, captured, tensor, other};
+    return {channel, captured, in_use};
   }
   Ticket ticket;
   ex.run(op, [&](Exec& runs, Stream stream) { ticket = make(runs, stream); });
-  return {channel, ticket, tensor, other};
+  return {channel, ticket, in_use};
 }
 
 }  // namespace
@@ -173,8 +172,7 @@ Pending& Pending::operator=(Pending&& from) noexcept {
   channel_ = std::exchange(from.channel_, nullptr);
   ticket_ = from.ticket_;
   captured_ = std::move(from.captured_);
-  tensor_ = from.tensor_;
-  other_ = from.other_;
+  in_use_ = from.in_use_;
   return *this;
 }
 
@@ -207,10 +205,14 @@ void Pending::wait(Exec& ex) {
     channel->note_done(mine.entry);
     if (runs.tracer() != nullptr && channel->stream_of(mine).handle == nullptr) runs.tracer()->done(mine.entry, stream);
   };
-  if (other_) {
-    ex.run({.name = "wait", .reads = {tensor_, other_}, .writes = {}, .kind = OpKind::wait}, finish);
+  const auto& [first, second, third, fourth, fifth, sixth] = in_use_;
+  if (third) {
+    ex.run({.name = "wait", .reads = {first, second, third, fourth, fifth, sixth}, .writes = {}, .kind = OpKind::wait},
+           finish);
+  } else if (second) {
+    ex.run({.name = "wait", .reads = {first, second}, .writes = {}, .kind = OpKind::wait}, finish);
   } else {
-    ex.run({.name = "wait", .reads = {tensor_}, .writes = {}, .kind = OpKind::wait}, finish);
+    ex.run({.name = "wait", .reads = {first}, .writes = {}, .kind = OpKind::wait}, finish);
   }
   channel_ = nullptr;
 }
@@ -227,7 +229,7 @@ Pending all_reduce(Exec& ex, const Group& group, const Tensor& tensor, Reduce re
     });
   };
   return start(ex, {.name = "all_reduce", .reads = {tensor}, .writes = {tensor}, .kind = OpKind::communication},
-               group.channel(), make, tensor);
+               group.channel(), make, {tensor});
 }
 
 Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Reduce reduce,
@@ -249,7 +251,7 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
       return channel.reduce_scatter(c, in.raw(), out.raw(), stream);
     });
   };
-  return start(ex, info, group.channel(), make, in, out);
+  return start(ex, info, group.channel(), make, {in, out});
 }
 
 Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out, Priority priority, Where where) {
@@ -269,7 +271,7 @@ Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor&
       return channel.all_gather(c, in.raw(), out.raw(), stream);
     });
   };
-  return start(ex, info, group.channel(), make, in, out);
+  return start(ex, info, group.channel(), make, {in, out});
 }
 
 Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<const Index> send_counts,
@@ -292,7 +294,80 @@ Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<con
       return channel.all_to_all(c, {in.raw(), channel.send_bytes()}, {out.raw(), channel.recv_bytes()}, stream);
     });
   };
-  return start(ex, info, group.channel(), make, in, out);
+  return start(ex, info, group.channel(), make, {in, out});
+}
+
+namespace {
+
+/// What a row collective of a group of one rank does.
+template <class Args>
+Pending read_rows_alone(Exec& ex, const OpInfo& op, const Args& args) {
+  OpInfo local = op;
+  local.kind = OpKind::local;
+  ex.run(local, [args, name = op.name](Exec& runs, Stream) {
+    if (runs.device() != Device::cpu)
+      throw BackendError(str('[', name, "] a group of one rank reads rows on CPUs only: use ops::permute_rows()"));
+    if (const std::string fault = fault_of_lists(1, args); !fault.empty())
+      throw CollectiveError(str('[', name, "] a group of one rank: ", fault));
+    const Index row_bytes = args.mine.dim(1) * size_of(args.mine.dtype());
+    std::vector<const std::byte*> rows;
+    for (const RowPlace& place : places_of(args))
+      rows.push_back(static_cast<const std::byte*>(args.mine.raw()) + place.row * row_bytes);
+    take_rows(args, rows, {0, args.mine.dim(1)});
+  });
+  return {};
+}
+
+/// A row collective, made by send(recorded call, stream).
+template <class Args, class Send>
+Pending read_rows(Exec& ex, const Group& group, const OpInfo& op, Call call, const Args& args,
+                  const Pending::InUse& in_use, const Send& send) {
+  if (group.size() == 1) return read_rows_alone(ex, op, args);
+  Channel& channel = group.channel();
+  call.root = static_cast<std::int32_t>(args.mine.dim(1));
+  const auto make = [&channel, call, args, send](Exec& runs, Stream stream) {
+    const bool on_cpu = runs.device() == Device::cpu;
+    return communicate(runs, channel, call, args.mine.bytes(), [&channel, args, send, stream, on_cpu](const Call& c) {
+      const std::string fault = on_cpu ? fault_of_lists(channel.size(), args) : "";
+      if (!fault.empty()) throw CollectiveError(channel.where(c.op) + fault);
+      return send(channel, c, args, stream);
+    });
+  };
+  return start(ex, op, channel, make, in_use);
+}
+
+}  // namespace
+
+Pending gather_rows(Exec& ex, const Group& group, const Tensor& mine, const RowPulls& pulls, const Tensor& out,
+                    Where where) {
+  const GatherRows args{mine, pulls, out};
+  check_shapes(args);
+  if (!ex.recording()) expect_apart(Op::gather_rows, mine, out, mine.raw(), nullptr);
+  const OpInfo op{.name = "gather_rows",
+                  .reads = {mine, pulls.counts, pulls.sources, pulls.begin, pulls.wants},
+                  .writes = {out},
+                  .kind = OpKind::communication};
+  return read_rows(ex, group, op, make_call(Op::gather_rows, mine, where), args,
+                   {mine, out, pulls.counts, pulls.sources, pulls.begin, pulls.wants},
+                   [](Channel& channel, const Call& call, const GatherRows& rows, Stream stream) {
+                     return channel.gather_rows(call, rows, stream);
+                   });
+}
+
+Pending gather_sum_rows(Exec& ex, const Group& group, const Tensor& mine, const RowSums& sums, const Tensor& out,
+                        Write write, Where where) {
+  const GatherSumRows args{mine, sums, out, write};
+  check_shapes(args);
+  if (!ex.recording()) expect_apart(Op::gather_sum_rows, mine, out, mine.raw(), nullptr);
+  const OpInfo op{.name = "gather_sum_rows",
+                  .reads = {mine, sums.begin, sums.places, sums.weights, write == Write::accumulate ? out : Tensor()},
+                  .writes = {out},
+                  .kind = OpKind::communication};
+  return read_rows(ex, group, op, make_call(Op::gather_sum_rows, mine, where), args,
+                   {mine, out, sums.begin, sums.places, sums.weights},
+                   [](Channel& channel, const Call& call, const GatherSumRows& rows, Stream stream) {
+                     return channel.gather_sum_rows(call, rows, stream);
+                   });
 }
 
 Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, Where where) {
@@ -309,7 +384,7 @@ Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, 
     });
   };
   return start(ex, {.name = "broadcast", .reads = {tensor}, .writes = {tensor}, .kind = OpKind::communication},
-               group.channel(), make, tensor);
+               group.channel(), make, {tensor});
 }
 
 void barrier(Exec& ex, const Group& group, Where where) {
@@ -335,7 +410,7 @@ Pending send(Exec& ex, const Group& group, const Tensor& tensor, int peer, int l
     });
   };
   return start(ex, {.name = "send", .reads = {tensor}, .writes = {}, .kind = OpKind::communication}, group.channel(),
-               make, tensor);
+               make, {tensor});
 }
 
 Pending recv(Exec& ex, const Group& group, const Tensor& tensor, int peer, int lane, Where where) {
@@ -349,7 +424,7 @@ Pending recv(Exec& ex, const Group& group, const Tensor& tensor, int peer, int l
     });
   };
   return start(ex, {.name = "recv", .reads = {}, .writes = {tensor}, .kind = OpKind::communication}, group.channel(),
-               make, tensor);
+               make, {tensor});
 }
 
 }  // namespace megalith::comm

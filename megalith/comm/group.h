@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <source_location>
@@ -43,11 +44,12 @@ class [[nodiscard]] Pending {
     Ticket ticket;              ///< ticket of the latest launch; on a GPU that of the capture
   };
   Pending() = default;  ///< nothing in flight: the result in a group of one rank
-  /// `tensor` and `other` are the memory that is in use until the wait.
-  Pending(Channel& channel, Ticket ticket, const Tensor& tensor, const Tensor& other)
-      : channel_(&channel), ticket_(ticket), tensor_(tensor), other_(other) {}
-  Pending(Channel& channel, std::shared_ptr<const Captured> captured, const Tensor& tensor, const Tensor& other)
-      : channel_(&channel), captured_(std::move(captured)), tensor_(tensor), other_(other) {}
+  /// Tensors of which those that are defined are in use until the wait, the defined ones first.
+  using InUse = std::array<Tensor, 6>;
+  Pending(Channel& channel, Ticket ticket, const InUse& in_use)
+      : channel_(&channel), ticket_(ticket), in_use_(in_use) {}
+  Pending(Channel& channel, std::shared_ptr<const Captured> captured, const InUse& in_use)
+      : channel_(&channel), captured_(std::move(captured)), in_use_(in_use) {}
   Pending(Pending&& from) noexcept { *this = std::move(from); }
   Pending& operator=(Pending&& from) noexcept;
   ~Pending() { drop(); }
@@ -65,7 +67,7 @@ class [[nodiscard]] Pending {
   Channel* channel_ = nullptr;
   Ticket ticket_;
   std::shared_ptr<const Captured> captured_;  // null: started outside of captures
-  Tensor tensor_, other_;
+  InUse in_use_;
 };
 
 using Where = std::source_location;
@@ -100,6 +102,19 @@ Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<con
 Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, Where where = Where::current());
 /// On GPUs the streams wait, not the hosts: later work of `ex` starts when all members have reached the barrier.
 void barrier(Exec& ex, const Group& group, Where where = Where::current());
+
+/// Each member pulls rows of all members' matrices `mine` [N, W] into its own `out` [n, W], by lists of its own
+/// (row_lists.h). N and W are the same on all members, n and all lists may differ. Rows of `out` that no list names
+/// keep what they hold. On CPUs throws CollectiveError, before anything is sent, for a member or a row that does not
+/// exist. Counted as all of `mine`, because the lists are data. Volume per rank: the p rows of its lists in, and those
+/// of others' lists out. MPI also sends 4 bytes for each row.
+Pending gather_rows(Exec& ex, const Group& group, const Tensor& mine, const RowPulls& pulls, const Tensor& out,
+                    Where where = Where::current());
+/// Each member sums rows of all members' matrices `mine` [N, W], with weights, into the rows of its own `out` [n, W]:
+/// in the order of its lists, in f32 (f64 for f64). A row without terms is 0, with Write::accumulate what it was. The
+/// rest as gather_rows. Volume per rank: a row for each term.
+Pending gather_sum_rows(Exec& ex, const Group& group, const Tensor& mine, const RowSums& sums, const Tensor& out,
+                        Write write, Where where = Where::current());
 
 /// Posted: never blocks. Messages between two ranks of a group with the same `lane` (from 0 to below kMaxLanes) arrive
 /// in order. Lanes are independent. The wait of a send may return before the message is received, because small

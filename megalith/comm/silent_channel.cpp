@@ -16,6 +16,8 @@ Ticket SilentChannel::all_to_all(const Call& call, const Parts<const void>&, con
 }
 Ticket SilentChannel::broadcast(const Call& call, void*, Stream) { refuse(call.op); }
 void SilentChannel::barrier(const Call& call, Stream) { refuse(call.op); }
+Ticket SilentChannel::gather_rows(const Call& call, const GatherRows&, Stream) { refuse(call.op); }
+Ticket SilentChannel::gather_sum_rows(const Call& call, const GatherSumRows&, Stream) { refuse(call.op); }
 Ticket SilentChannel::post_send(const Call& call, const void*, Stream) { refuse(call.op); }
 Ticket SilentChannel::post_recv(const Call& call, void*, Stream) { refuse(call.op); }
 void SilentChannel::wait(Ticket, Stream) { refuse(Op::recv); }

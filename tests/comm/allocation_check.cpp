@@ -8,12 +8,25 @@
 #include "megalith/base/str.h"
 #include "megalith/comm/threads/thread_world.h"
 
+#include "tests/comm/row_cases.h"
 #include "tests/support/count_allocations.h"
 
 namespace megalith::comm {
 namespace {
 
-void step(World& world, const Group& neighbours, std::vector<float>& a, std::vector<float>& b) {
+/// What a rank reads of the others' rows of 10 elements.
+struct RowLists {
+  explicit RowLists(const World& world) : pulls(10, 20), sums(20, 40) {
+    std::vector<WantedRow> wanted(20, {WantedRow::Kind::row, {0, 3}});
+    for (int i = 0; i < 9; ++i) wanted[static_cast<std::size_t>(i)].place = {i % world.size(), i};
+    pulls.set(wanted);
+    sums.set(std::vector<std::vector<WeightedPlace>>(20, {{{0, 1}}, {{1, 2}}}));
+  }
+  PullLists pulls;
+  SumLists sums;
+};
+
+void step(World& world, const Group& neighbours, std::vector<float>& a, std::vector<float>& b, RowLists& lists) {
   Exec ex;
   const int n = world.size(), r = world.rank();
   const Index count = static_cast<Index>(a.size()) / n * n;
@@ -32,6 +45,9 @@ void step(World& world, const Group& neighbours, std::vector<float>& a, std::vec
   all_gather(ex, world.all(), x.rows(count / n * r, count / n), x).wait(ex);
   all_to_all(ex, world.all(), x, even, y, even).wait(ex);
   broadcast(ex, world.all(), x, n - 1).wait(ex);
+  const Tensor rows = x.rows(0, 1000).reshaped({100, 10}), to = y.rows(0, 200).reshaped({20, 10});
+  gather_rows(ex, world.all(), rows, lists.pulls.pulls(), to).wait(ex);
+  gather_sum_rows(ex, world.all(), rows, lists.sums.sums(), to, Write::accumulate).wait(ex);
   barrier(ex, world.all());
 }
 
@@ -40,11 +56,12 @@ void rank_body(World& world) {
   for (int rank = world.size(); rank-- > 0;) reversed.push_back(rank);
   const Group neighbours = world.group("reversed", reversed);
   std::vector<float> a(100000), b(100000);
-  for (int i = 0; i < 3; ++i) step(world, neighbours, a, b);
+  RowLists lists(world);
+  for (int i = 0; i < 3; ++i) step(world, neighbours, a, b, lists);
   long seen = 0;
   {
     const support::CountAllocations counter;
-    for (int i = 0; i < 50; ++i) step(world, neighbours, a, b);
+    for (int i = 0; i < 50; ++i) step(world, neighbours, a, b, lists);
     seen = counter.count();
   }
   if (seen != 0) throw InternalError(str(seen, " allocations in 50 steps: must be 0"));

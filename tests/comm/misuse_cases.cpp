@@ -3,7 +3,7 @@
 
 #include "megalith/base/error.h"
 
-#include "tests/comm/transport_cases.h"
+#include "tests/comm/row_cases.h"
 
 namespace megalith::comm {
 namespace {
@@ -190,6 +190,13 @@ const std::vector<MisuseCase>& cases() {
 
 }  // namespace
 
-std::span<const MisuseCase> misuse_cases() { return cases(); }
+std::span<const MisuseCase> misuse_cases() {
+  static const std::vector<MisuseCase> all = [] {
+    std::vector<MisuseCase> list = cases();
+    list.insert(list.end(), row_misuse_cases().begin(), row_misuse_cases().end());
+    return list;
+  }();
+  return all;
+}
 
 }  // namespace megalith::comm

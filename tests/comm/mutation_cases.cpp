@@ -8,6 +8,8 @@
 #include "megalith/comm/mpi/mpi_channel.h"
 #include "megalith/comm/threads/room.h"
 
+#include "tests/comm/row_cases.h"
+
 namespace megalith::comm {
 
 /// A tensor followed by memory that nobody may write.
@@ -32,7 +34,30 @@ namespace {
 constexpr Index kItem = sizeof(float);
 
 Index input_length(Op op, Index count) { return op == Op::reduce_scatter || op == Op::all_to_all ? 2 * count : count; }
-Index output_length(Op op, Index count) { return op == Op::all_gather || op == Op::all_to_all ? 2 * count : count; }
+Index output_length(Op op, Index count) {
+  return op == Op::all_gather || op == Op::all_to_all || op == Op::gather_rows ? 2 * count : count;
+}
+
+/// Every member reads all rows of both, of one element each.
+void read_all_rows(World& world, Op op, Index count, Guarded& in, Guarded& out) {
+  Exec ex;
+  const Tensor mine = in.tensor().reshaped({count, 1});
+  std::vector<WantedRow> wanted(static_cast<std::size_t>(2 * count));
+  std::vector<std::vector<WeightedPlace>> terms(static_cast<std::size_t>(count));
+  for (std::int32_t i = 0; i < 2 * count; ++i) {
+    const RowPlace place{i % 2, i / 2};
+    wanted[static_cast<std::size_t>(i)] = {WantedRow::Kind::row, place};
+    terms[static_cast<std::size_t>(i / 2)].push_back({place});
+  }
+  if (op == Op::gather_rows) {
+    PullLists lists(2 * count, 2 * count);
+    lists.set(wanted);
+    return gather_rows(ex, world.all(), mine, lists.pulls(), out.tensor().reshaped({2 * count, 1})).wait(ex);
+  }
+  SumLists lists(count, 2 * count);
+  lists.set(terms);
+  gather_sum_rows(ex, world.all(), mine, lists.sums(), out.tensor().reshaped({count, 1}), Write::overwrite).wait(ex);
+}
 
 void make_call(World& world, Op op, Index count, Guarded& in, Guarded& out) {
   Exec ex;
@@ -51,6 +76,9 @@ void make_call(World& world, Op op, Index count, Guarded& in, Guarded& out) {
       return broadcast(ex, all, in.tensor(), 0).wait(ex);
     case Op::barrier:
       return barrier(ex, all);
+    case Op::gather_rows:
+    case Op::gather_sum_rows:
+      return read_all_rows(world, op, count, in, out);
     case Op::send:
     case Op::recv:
       break;
@@ -81,6 +109,7 @@ std::vector<MutationCase> make_cases() {
   };
   for (const Op op : {Op::all_reduce, Op::reduce_scatter, Op::all_gather, Op::all_to_all, Op::broadcast, Op::send})
     add(op, {kStaged, kStaged + 1, kSmall, kSmall + 1});
+  for (const Op op : {Op::gather_rows, Op::gather_sum_rows}) add(op, {kStaged, kSmall + 1});
   add(Op::all_reduce, {2 * kPart, 2 * kPart + 2});
   add(Op::reduce_scatter, {kPart, kPart + 1});
   add(Op::send, {kPiece, kPiece + 1});

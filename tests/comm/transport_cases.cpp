@@ -10,6 +10,8 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 
+#include "tests/comm/row_cases.h"
+
 // Every case of a collective, for all transports alike. They share the values and the checks below, so they are one
 // file, and it is longer than others.
 
@@ -510,7 +512,14 @@ constexpr TransportCase kCases[] = {
 
 }  // namespace
 
-std::span<const TransportCase> transport_cases() { return kCases; }
+std::span<const TransportCase> transport_cases() {
+  static const std::vector<TransportCase> all = [] {
+    std::vector<TransportCase> cases(std::begin(kCases), std::end(kCases));
+    cases.insert(cases.end() - 2, row_transport_cases().begin(), row_transport_cases().end());  // before AllAgree
+    return cases;
+  }();
+  return all;
+}
 
 Device device_of(const World& world) { return world.transport() == "nccl" ? Device::cuda : Device::cpu; }
 

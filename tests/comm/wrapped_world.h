@@ -40,6 +40,12 @@ class ForwardingChannel : public Channel {
     return inner().broadcast(call, data, stream);
   }
   void barrier(const Call& call, Stream stream) override { inner().barrier(call, stream); }
+  Ticket gather_rows(const Call& call, const GatherRows& args, Stream stream) override {
+    return inner().gather_rows(call, args, stream);
+  }
+  Ticket gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) override {
+    return inner().gather_sum_rows(call, args, stream);
+  }
   Ticket post_send(const Call& call, const void* data, Stream stream) override {
     return inner().post_send(call, data, stream);
   }

@@ -10,10 +10,12 @@ namespace megalith::comm {
 
 /// A process's end of a group. Collectives are direct exchanges, summed in ascending group rank. Memory: 8 KiB per
 /// member, and for reductions of more than Transfer::kSmallBytes a staging area of at most kPartBytes for each of the
-/// others.
+/// others. Row collectives: their lists, and rows of at most kRowsBytes for this rank and as much for each of the
+/// others (64 bytes of each row if a list is longer).
 class MpiChannel final : public Channel {
  public:
   static constexpr Index kPartBytes = Index{1} << 20;  // bytes of one member's share that are reduced at a time
+  static constexpr Index kRowsBytes = Index{4} << 20;  // bytes of rows that a member receives at a time
 
   MpiChannel(Link& link, std::string name, std::vector<int> world_ranks, int rank);
 
@@ -23,6 +25,8 @@ class MpiChannel final : public Channel {
   Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) override;
   Ticket broadcast(const Call& call, void* data, Stream stream) override;
   void barrier(const Call& call, Stream stream) override;
+  Ticket gather_rows(const Call& call, const GatherRows& args, Stream stream) override;
+  Ticket gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) override;
   Ticket post_send(const Call& call, const void* data, Stream stream) override;
   Ticket post_recv(const Call& call, void* data, Stream stream) override;
   void wait(Ticket ticket, Stream stream) override;
@@ -40,6 +44,18 @@ class MpiChannel final : public Channel {
     Call call;
     Transfer transfer;
   };
+  /// What a member wants of another in a row collective: so many of its rows, so many bytes of each at a time.
+  struct Wish {
+    Index rows = 0, block_bytes = 1;
+  };
+  /// The state of a row collective. Its memory grows to the longest lists.
+  struct RowReads {
+    std::vector<Wish> own, others;                     // of and by each member
+    std::vector<std::vector<std::int32_t>> wanted;     // by this rank: numbers of rows of each member
+    std::vector<std::vector<std::int32_t>> requested;  // of this rank: numbers of its rows, by each member
+    std::vector<std::byte> sent, received;             // blocks of rows, by member
+    std::vector<const std::byte*> rows;                // addresses of the places' blocks
+  };
 
   Leg& leg(int member) { return legs_[static_cast<std::size_t>(member)]; }
   void clear_legs();
@@ -49,6 +65,10 @@ class MpiChannel final : public Channel {
   /// Reduces this rank's input, and those of the others in the staging area, to `out`.
   void reduce_staged(const Call& call, const std::byte* own, std::byte* out, Index count);
   std::byte* staging(int member, Index bytes);
+  template <class Args>
+  Ticket read_rows(const Call& call, const Args& args);
+  void exchange_lists(const Call& call, std::span<const RowPlace> places, Index row_bytes);
+  void exchange_blocks(const Call& call, const Tensor& mine, int round);
   template <class Done, class Awaited>
   void wait_for(const Call& call, Done&& done, Awaited&& awaited);
   Transfer::Lane lane_to(int peer, int lane, const Call& call) const;
@@ -57,6 +77,7 @@ class MpiChannel final : public Channel {
   std::vector<Index> group_numbers_;  // per member: this group's number among those shared with it
   std::vector<Leg> legs_;
   std::vector<std::byte> staging_;
+  RowReads reads_;
   std::vector<const std::byte*> inputs_;
   TicketTable<Slot> in_flight_;
 };

@@ -79,7 +79,8 @@ template <class Work>
 void ThreadChannel::collective(const Posting& mine, Index in_bytes, Work&& work) {
   const Call& call = mine.call;
   const int parity = static_cast<int>(number_++ % 2);
-  const Memory memory = in_bytes <= Room::kStagedBytes && call.op != Op::all_to_all ? Memory::staged : Memory::direct;
+  const bool stages = in_bytes <= Room::kStagedBytes && call.op != Op::all_to_all && !is_of_rows(call.op);
+  const Memory memory = stages ? Memory::staged : Memory::direct;
   Posting& posting = room_->posting(parity, rank());
   posting = mine;
   if (memory == Memory::staged) {
@@ -156,6 +157,25 @@ Ticket ThreadChannel::broadcast(const Call& call, void* data, Stream) {
 
 void ThreadChannel::barrier(const Call& call, Stream) {
   collective({.call = call}, 0, [](int, Memory) {});
+}
+
+template <class Args>
+Ticket ThreadChannel::read_rows(const Call& call, const Args& args) {
+  const Index row_bytes = args.mine.dim(1) * size_of(args.mine.dtype());
+  const std::span<const RowPlace> places = places_of(args);
+  rows_.resize(std::max(rows_.size(), places.size()));
+  collective({.call = call, .in = bytes_of(args.mine.raw())}, 0, [&](int parity, Memory) {
+    const auto from = inputs(parity);
+    for (std::size_t i = 0; i < places.size(); ++i)
+      rows_[i] = from[static_cast<std::size_t>(places[i].member)] + places[i].row * row_bytes;
+    take_rows(args, std::span(rows_).first(places.size()), {0, args.mine.dim(1)});
+  });
+  return {};
+}
+
+Ticket ThreadChannel::gather_rows(const Call& call, const GatherRows& args, Stream) { return read_rows(call, args); }
+Ticket ThreadChannel::gather_sum_rows(const Call& call, const GatherSumRows& args, Stream) {
+  return read_rows(call, args);
 }
 
 Mailbox& ThreadChannel::mailbox(const Call& call) {

@@ -20,6 +20,8 @@ class ThreadChannel final : public Channel {
   Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) override;
   Ticket broadcast(const Call& call, void* data, Stream stream) override;
   void barrier(const Call& call, Stream stream) override;
+  Ticket gather_rows(const Call& call, const GatherRows& args, Stream stream) override;
+  Ticket gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) override;
   Ticket post_send(const Call& call, const void* data, Stream stream) override;
   Ticket post_recv(const Call& call, void* data, Stream stream) override;
   void wait(Ticket ticket, Stream stream) override;
@@ -42,6 +44,8 @@ class ThreadChannel final : public Channel {
   void compare_counts(int parity, const Call& mine);
   std::span<const std::byte* const> inputs(int parity);
   std::span<std::byte* const> outputs(int parity);
+  template <class Args>
+  Ticket read_rows(const Call& call, const Args& args);
 
   Ticket post(const Call& call, std::byte* data);
   Mailbox& mailbox(const Call& call);
@@ -53,6 +57,7 @@ class ThreadChannel final : public Channel {
   std::uint64_t number_ = 0;  // number of this member's collectives
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
+  std::vector<const std::byte*> rows_;  // grows to the longest list
   struct Route {
     Op op;
     int peer, lane;

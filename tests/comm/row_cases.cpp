@@ -1,0 +1,419 @@
+#include "tests/comm/row_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "megalith/base/hash.h"
+#include "megalith/base/str.h"
+#include "megalith/comm/mpi/mpi_channel.h"
+
+namespace megalith::comm {
+
+PullLists::PullLists(Index max_pulls, Index out_rows)
+    : counts(2),
+      sources(static_cast<std::size_t>(2 * max_pulls), -1),
+      begin(static_cast<std::size_t>(max_pulls + 1), -1),
+      wants(static_cast<std::size_t>(out_rows), -1) {}
+
+void PullLists::set(std::span<const WantedRow> wanted) {
+  std::vector<std::pair<RowPlace, std::vector<std::int32_t>>> pulls;
+  std::map<std::pair<int, int>, std::size_t> number;
+  std::vector<std::int32_t> zeros;
+  for (std::size_t row = 0; row < wanted.size(); ++row) {
+    const auto at = static_cast<std::int32_t>(row);
+    if (wanted[row].kind == WantedRow::Kind::zeros) zeros.push_back(at);
+    if (wanted[row].kind != WantedRow::Kind::row) continue;
+    const RowPlace place = wanted[row].place;
+    const auto [found, is_new] = number.try_emplace({place.member, place.row}, pulls.size());
+    if (is_new) pulls.push_back({place, {}});
+    pulls[found->second].second.push_back(at);
+  }
+  std::size_t end = 0;
+  begin.at(0) = 0;
+  for (std::size_t i = 0; i < pulls.size(); ++i) {
+    sources.at(2 * i) = pulls[i].first.member;
+    sources.at(2 * i + 1) = pulls[i].first.row;
+    for (const std::int32_t row : pulls[i].second) wants.at(end++) = row;
+    begin.at(i + 1) = static_cast<std::int32_t>(end);
+  }
+  for (const std::int32_t row : zeros) wants.at(end++) = row;
+  counts = {static_cast<std::int32_t>(pulls.size()), static_cast<std::int32_t>(end)};
+}
+
+RowPulls PullLists::pulls() {
+  const auto max_pulls = static_cast<Index>(begin.size()) - 1;
+  return {.counts = Tensor(counts.data(), {2}, DType::i32),
+          .sources = Tensor(sources.data(), {max_pulls, 2}, DType::i32),
+          .begin = Tensor(begin.data(), {max_pulls + 1}, DType::i32),
+          .wants = Tensor(wants.data(), {static_cast<Index>(wants.size())}, DType::i32)};
+}
+
+SumLists::SumLists(Index out_rows, Index max_terms)
+    : begin(static_cast<std::size_t>(out_rows + 1)),
+      places(static_cast<std::size_t>(2 * max_terms), -1),
+      weights(static_cast<std::size_t>(max_terms), NAN) {}
+
+void SumLists::set(std::span<const std::vector<WeightedPlace>> rows) {
+  std::size_t end = 0;
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    for (const WeightedPlace& term : rows[row]) {
+      places.at(2 * end) = term.place.member;
+      places.at(2 * end + 1) = term.place.row;
+      weights.at(end++) = term.weight;
+    }
+    begin.at(row + 1) = static_cast<std::int32_t>(end);
+  }
+}
+
+RowSums SumLists::sums() {
+  const auto terms = static_cast<Index>(weights.size());
+  return {.begin = Tensor(begin.data(), {static_cast<Index>(begin.size())}, DType::i32),
+          .places = Tensor(places.data(), {terms, 2}, DType::i32),
+          .weights = Tensor(weights.data(), {terms}, DType::f32)};
+}
+
+namespace {
+
+constexpr std::uint8_t kUntouched = 0xa5;
+
+template <class... Parts>
+void expect(bool holds, const Parts&... parts) {
+  if (!holds) throw std::runtime_error(str(parts...));
+}
+
+std::uint64_t word_of(Index a, Index b, Index c) {
+  return mix64(mix64(mix64(static_cast<std::uint64_t>(a) * 7919u) + static_cast<std::uint64_t>(b)) +
+               static_cast<std::uint64_t>(c));
+}
+
+/// Which rows a member wants: 0 none, 1 zeros only, 2 random rows, 3 one row many times, 4 all from one member, 5 its
+/// own rows, 6 lists on odd members only.
+constexpr int kPatterns = 7;
+
+std::vector<WantedRow> wanted_rows(int pattern, const World& world, Index rows, Index out_rows) {
+  std::vector<WantedRow> wanted(static_cast<std::size_t>(out_rows));
+  if (pattern == 0 || (pattern == 6 && world.rank() % 2 == 0)) return wanted;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::uint64_t word = word_of(pattern, world.rank(), static_cast<Index>(i));
+    if (word % 5 == 0) continue;
+    wanted[i].kind = word % 5 == 1 || pattern == 1 || rows == 0 ? WantedRow::Kind::zeros : WantedRow::Kind::row;
+    RowPlace& place = wanted[i].place;
+    place = {.member = static_cast<std::int32_t>(word >> 8) & 0x7fffffff, .row = static_cast<std::int32_t>(word >> 40)};
+    place.member %= world.size();
+    if (rows > 0) place.row %= static_cast<std::int32_t>(rows);
+    if (pattern == 3) place = {.member = world.size() - 1, .row = 0};
+    if (pattern == 4) place.member = (world.rank() + 1) % world.size();
+    if (pattern == 5) place.member = world.rank();
+  }
+  return wanted;
+}
+
+std::uint8_t byte_of(int member, Index i) { return static_cast<std::uint8_t>(word_of(member, 1, i) >> 3); }
+
+struct Sizes {
+  Index rows = 0, width = 0, out_rows = 0;
+};
+
+void gather_matches(World& world, DType dtype, const Sizes& sizes, int pattern) {
+  Exec ex;
+  const Index row_bytes = sizes.width * size_of(dtype);
+  std::vector<std::uint8_t> mine(static_cast<std::size_t>(sizes.rows * row_bytes));
+  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = byte_of(world.rank(), static_cast<Index>(i));
+  std::vector<std::uint8_t> out(static_cast<std::size_t>(sizes.out_rows * row_bytes), kUntouched);
+  const std::vector<WantedRow> wanted = wanted_rows(pattern, world, sizes.rows, sizes.out_rows);
+  PullLists lists(world.size() * sizes.rows, sizes.out_rows);
+  lists.set(wanted);
+  gather_rows(ex, world.all(), Tensor(mine.data(), {sizes.rows, sizes.width}, dtype), lists.pulls(),
+              Tensor(out.data(), {sizes.out_rows, sizes.width}, dtype))
+      .wait(ex);
+  for (Index row = 0; row < sizes.out_rows; ++row) {
+    const WantedRow& from = wanted[static_cast<std::size_t>(row)];
+    for (Index i = 0; i < row_bytes; ++i) {
+      std::uint8_t right = from.kind == WantedRow::Kind::zeros ? std::uint8_t{0} : kUntouched;
+      if (from.kind == WantedRow::Kind::row) right = byte_of(from.place.member, from.place.row * row_bytes + i);
+      expect(out[static_cast<std::size_t>(row * row_bytes + i)] == right, "gather_rows ", name_of(dtype), " [",
+             sizes.rows, ", ", sizes.width, "], pattern ", pattern, ": row ", row, ", byte ", i);
+    }
+  }
+}
+
+void gathers_rows(World& world) {
+  for (int pattern = 0; pattern < kPatterns; ++pattern) {
+    for (const Sizes& sizes : {Sizes{5, 1, 12}, Sizes{0, 4, 3}, Sizes{7, 0, 3}, Sizes{3, 5, 0}, Sizes{40, 33, 100}}) {
+      for (const DType dtype : {DType::bf16, DType::f32, DType::f64, DType::u8, DType::i32})
+        gather_matches(world, dtype, sizes, pattern);
+    }
+  }
+}
+
+/// A list so long, or a row so wide, that MPI sends blocks of columns; the blocks of members differ.
+void gathers_long_lists_and_wide_rows(World& world) {
+  constexpr Index kWide = MpiChannel::kRowsBytes / 4 + 1;
+  gather_matches(world, DType::f32, {2, kWide, 3}, 2);
+  gather_matches(world, DType::f32, {2, kWide, 3}, 6);
+  gather_matches(world, DType::bf16, {900, 301, 9000 + 4000 * world.rank()}, 2);
+  gather_matches(world, DType::u8, {300, 67, 70000}, 3);
+}
+
+/// Of mixed sign and size, so that the order of a sum shows in its last bits.
+template <class T>
+T number_of(int member, Index i) {
+  const std::uint64_t word = word_of(member, 2, i);
+  return static_cast<T>(
+      static_cast<float>(std::ldexp(static_cast<double>(word >> 11) * 0x1p-53 - 0.5, static_cast<int>(word % 12))));
+}
+
+/// One term more, as the transports' processor computes it.
+template <class A>
+A plus_term(A sum, A weight, A value) {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("avx2")) return sum + weight * value;
+  return std::fma(weight, value, sum);
+#else
+  return sum + weight * value;
+#endif
+}
+
+std::vector<std::vector<WeightedPlace>> terms_of(int pattern, const World& world, const Sizes& sizes) {
+  std::vector<std::vector<WeightedPlace>> rows(static_cast<std::size_t>(sizes.out_rows));
+  const std::vector<WantedRow> wanted = wanted_rows(pattern, world, sizes.rows, 9 * sizes.out_rows);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i].kind != WantedRow::Kind::row) continue;
+    const float weight = static_cast<float>(static_cast<std::int32_t>(i % 17) - 5) / 3;
+    rows[i % rows.size()].push_back({wanted[i].place, weight});
+  }
+  return rows;
+}
+
+enum class Weights { none, given };
+
+template <class T>
+void sum_matches(World& world, const Sizes& sizes, int pattern, Write write, Weights weighted) {
+  using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  Exec ex;
+  const Index width = sizes.width;
+  std::vector<T> mine(static_cast<std::size_t>(sizes.rows * width)),
+      out(static_cast<std::size_t>(sizes.out_rows * width));
+  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = number_of<T>(world.rank(), static_cast<Index>(i));
+  const T before = write == Write::overwrite ? static_cast<T>(NAN) : static_cast<T>(0.37f);
+  std::fill(out.begin(), out.end(), before);
+  const std::vector<std::vector<WeightedPlace>> terms = terms_of(pattern, world, sizes);
+  SumLists lists(sizes.out_rows, 9 * sizes.out_rows);
+  lists.set(terms);
+  RowSums sums = lists.sums();
+  const std::vector<A> weights(lists.weights.begin(), lists.weights.end());
+  sums.weights = weighted == Weights::none
+                     ? Tensor()
+                     : Tensor(const_cast<A*>(weights.data()), {static_cast<Index>(weights.size())}, dtype_of<A>);
+  gather_sum_rows(ex, world.all(), Tensor(mine.data(), {sizes.rows, width}, dtype_of<T>), sums,
+                  Tensor(out.data(), {sizes.out_rows, width}, dtype_of<T>), write)
+      .wait(ex);
+  for (Index i = 0; i < sizes.out_rows * width; ++i) {
+    A sum{};
+    for (const WeightedPlace& term : terms[static_cast<std::size_t>(i / width)]) {
+      const T value = number_of<T>(term.place.member, term.place.row * width + i % width);
+      sum = plus_term(sum, weighted == Weights::none ? A{1} : static_cast<A>(term.weight), static_cast<A>(value));
+    }
+    if (write == Write::accumulate) sum += static_cast<A>(before);
+    const T right = static_cast<T>(sum);
+    expect(std::memcmp(&right, &out[static_cast<std::size_t>(i)], sizeof(T)) == 0, "gather_sum_rows ",
+           name_of(dtype_of<T>), " [", sizes.rows, ", ", width, "], pattern ", pattern, ": element ", i);
+  }
+}
+
+template <class T>
+void sums_of(World& world) {
+  for (int pattern = 0; pattern < kPatterns; ++pattern) {
+    for (const Sizes& sizes : {Sizes{5, 1, 12}, Sizes{3, 4, 0}, Sizes{7, 0, 3}, Sizes{40, 333, 30}}) {
+      for (const Write write : {Write::overwrite, Write::accumulate}) {
+        for (const Weights weighted : {Weights::none, Weights::given})
+          sum_matches<T>(world, sizes, pattern, write, weighted);
+      }
+    }
+  }
+}
+
+void sums_rows(World& world) {
+  sums_of<double>(world);
+  sums_of<float>(world);
+  sums_of<bfloat16>(world);
+  sums_of<float16>(world);
+}
+
+void sums_long_lists_and_wide_rows(World& world) {
+  sum_matches<float>(world, {2, MpiChannel::kRowsBytes / 8 + 1, 2}, 2, Write::overwrite, Weights::given);
+  sum_matches<bfloat16>(world, {900, 301, 2000 + 900 * world.rank()}, 2, Write::accumulate, Weights::given);
+}
+
+void counts_and_logs_rows(World& world) {
+  if (world.size() == 1) return;
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+  const Group group = world.group("rows", ranks);
+  Exec ex;
+  std::vector<float> mine(12), out(8);
+  const Tensor from(mine.data(), {3, 4}, DType::f32), to(out.data(), {2, 4}, DType::f32);
+  PullLists pulls(3, 2);
+  pulls.set({});
+  SumLists sums(2, 1);
+  for (int i = 0; i < 2; ++i) gather_rows(ex, group, from, pulls.pulls(), to).wait(ex);
+  gather_sum_rows(ex, group, from, sums.sums(), to, Write::overwrite).wait(ex);
+  const Counter &gathers = group.counters()[Op::gather_rows], &summed = group.counters()[Op::gather_sum_rows];
+  expect(gathers.calls == 2 && gathers.elements == 24 && gathers.bytes == 96, "counter of gather_rows");
+  expect(summed.calls == 1 && summed.elements == 12 && summed.bytes == 48, "counter of gather_sum_rows");
+  const std::string log = world.call_log();
+  expect(log.find("rows  gather_rows(f32 x 12 in rows of 4) #1 at row_cases.cpp:") != std::string::npos, log);
+  expect(log.find("rows  gather_sum_rows(f32 x 12 in rows of 4) #2 at row_cases.cpp:") != std::string::npos, log);
+  expect(log.find("NOT DONE") == std::string::npos, log);
+}
+
+void one_rank_reads_its_own_rows(World& world) {
+  Exec ex;
+  const Group solo = world.group("solo", {world.rank()});
+  std::vector<float> mine = {1, 2, 3, 4}, out(6, 7);
+  const Tensor from(mine.data(), {2, 2}, DType::f32), to(out.data(), {3, 2}, DType::f32);
+  PullLists pulls(2, 3);
+  pulls.set(std::vector<WantedRow>{{WantedRow::Kind::row, {0, 1}}, {WantedRow::Kind::zeros}, {}});
+  gather_rows(ex, solo, from, pulls.pulls(), to).wait(ex);
+  expect(out == std::vector<float>{3, 4, 0, 0, 7, 7}, "gather_rows of one rank");
+  SumLists sums(3, 3);
+  sums.set(std::vector<std::vector<WeightedPlace>>{{{{0, 0}, 2}, {{0, 1}, 1}}, {}, {{{0, 1}, 3}}});
+  gather_sum_rows(ex, solo, from, sums.sums(), to, Write::accumulate).wait(ex);
+  expect(out == std::vector<float>{8, 12, 0, 0, 16, 19}, "gather_sum_rows of one rank");
+  for (const Counter& counter : solo.counters().by_op) expect(counter.calls == 0, "one rank counts nothing");
+}
+
+constexpr const char* kOnCpus = "rows between GPUs are read by kernels of rank threads only (rows_kernel_test.cpp)";
+
+constexpr TransportCase kRowCases[] = {
+    {"GathersRows", gathers_rows, kOnCpus},
+    {"GathersLongListsAndWideRows", gathers_long_lists_and_wide_rows, kOnCpus},
+    {"SumsRows", sums_rows, kOnCpus},
+    {"SumsLongListsAndWideRows", sums_long_lists_and_wide_rows, kOnCpus},
+    {"CountsAndLogsRows", counts_and_logs_rows, kOnCpus},
+    {"OneRankReadsItsOwnRows", one_rank_reads_its_own_rows, kOnCpus},
+};
+
+// ---- Misuse ----
+
+/// A call on matrices [4, 3] whose lists spoil() changes on rank 1.
+template <class Spoil>
+void gather_spoilt(World& world, const Spoil& spoil) {
+  Exec ex;
+  std::vector<float> mine(12), out(15);
+  PullLists lists(8, 5);
+  lists.set(std::vector<WantedRow>{{WantedRow::Kind::row, {0, 1}},
+                                   {WantedRow::Kind::row, {1, 2}},
+                                   {WantedRow::Kind::row, {0, 1}},
+                                   {WantedRow::Kind::zeros}});
+  if (world.rank() == 1) spoil(lists);
+  gather_rows(ex, world.all(), Tensor(mine.data(), {4, 3}, DType::f32), lists.pulls(),
+              Tensor(out.data(), {5, 3}, DType::f32))
+      .wait(ex);
+  barrier(ex, world.all());
+}
+
+template <class Spoil>
+void sum_spoilt(World& world, const Spoil& spoil) {
+  Exec ex;
+  std::vector<float> mine(12), out(6);
+  SumLists lists(2, 3);
+  lists.set(std::vector<std::vector<WeightedPlace>>{{{{0, 1}}, {{1, 2}}}, {{{1, 3}}}});
+  if (world.rank() == 1) spoil(lists);
+  gather_sum_rows(ex, world.all(), Tensor(mine.data(), {4, 3}, DType::f32), lists.sums(),
+                  Tensor(out.data(), {2, 3}, DType::f32), Write::overwrite)
+      .wait(ex);
+  barrier(ex, world.all());
+}
+
+void pull_of_no_member(World& world) {
+  gather_spoilt(world, [](PullLists& lists) { lists.sources[2] = 2; });
+}
+void pull_of_no_row(World& world) {
+  gather_spoilt(world, [](PullLists& lists) { lists.sources[1] = -1; });
+}
+void pull_to_no_row(World& world) {
+  gather_spoilt(world, [](PullLists& lists) { lists.wants[3] = 5; });
+}
+void too_many_pulls(World& world) {
+  gather_spoilt(world, [](PullLists& lists) { lists.counts[0] = 9; });
+}
+void too_many_wants(World& world) {
+  gather_spoilt(world, [](PullLists& lists) { lists.counts[1] = 6; });
+}
+void pulls_that_do_not_ascend(World& world) {
+  gather_spoilt(world, [](PullLists& lists) { lists.begin[1] = 5; });
+}
+void term_of_no_member(World& world) {
+  sum_spoilt(world, [](SumLists& lists) { lists.places[4] = -1; });
+}
+void term_of_no_row(World& world) {
+  sum_spoilt(world, [](SumLists& lists) { lists.places[1] = 4; });
+}
+void too_many_terms(World& world) {
+  sum_spoilt(world, [](SumLists& lists) { lists.begin[2] = 4; });
+}
+
+/// As many elements, in rows of another width.
+void other_width(World& world) {
+  Exec ex;
+  std::vector<float> mine(12), out(12);
+  const Index width = world.rank() == 1 ? 6 : 4;
+  PullLists lists(1, 2);
+  lists.set({});
+  gather_rows(ex, world.all(), Tensor(mine.data(), {12 / width, width}, DType::f32), lists.pulls(),
+              Tensor(out.data(), {2, width}, DType::f32))
+      .wait(ex);
+  barrier(ex, world.all());
+}
+
+}  // namespace
+
+std::span<const TransportCase> row_transport_cases() { return kRowCases; }
+
+std::span<const MisuseCase> row_misuse_cases() {
+  using enum ExitCode;
+  static const std::vector<MisuseCase> list = {
+      {"PullOfNoMember",
+       2,
+       collective,
+       {"rank 1: [gather_rows] group world of 2 ranks: sources[1] = (2, 2): must be a member from 0 to 1 and a row "
+        "from 0 "
+        "to 3"},
+       pull_of_no_member},
+      {"PullOfNoRow",
+       2,
+       collective,
+       {"rank 1: [gather_rows] group world", "sources[0] = (0, -1): must"},
+       pull_of_no_row},
+      {"PullToNoRow", 2, collective, {"rank 1: ", "wants[3] = 5: must be a row from 0 to 4"}, pull_to_no_row},
+      {"TooManyPulls", 2, collective, {"rank 1: ", "counts[0] = 9: must be from 0 to 8"}, too_many_pulls},
+      {"TooManyWants", 2, collective, {"rank 1: ", "counts[1] = 6: must be from 0 to 5"}, too_many_wants},
+      {"PullsThatDoNotAscend",
+       2,
+       collective,
+       {"rank 1: ", "begin[1] = 5: must be from 0 to 4"},
+       pulls_that_do_not_ascend},
+      {"TermOfNoMember",
+       2,
+       collective,
+       {"rank 1: [gather_sum_rows] group world of 2 ranks: places[2] = (-1, 3): must be a member from 0 to 1"},
+       term_of_no_member},
+      {"TermOfNoRow", 2, collective, {"rank 1: ", "places[0] = (0, 4): must", "a row from 0 to 3"}, term_of_no_row},
+      {"TooManyTerms", 2, collective, {"rank 1: ", "begin[2] = 4: must be from 2 to 3"}, too_many_terms},
+      {"OtherWidth",
+       2,
+       collective,
+       {"gather_rows(f32 x 12 in rows of 4) #0", "gather_rows(f32 x 12 in rows of 6) #0"},
+       other_width},
+  };
+  return list;
+}
+
+}  // namespace megalith::comm
