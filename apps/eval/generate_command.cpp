@@ -185,7 +185,7 @@ void Session::run(comm::World& world) const {
                          .device = plan.device,
                          .slots = round_up(std::clamp<Index>(max_texts, 1, model_.batch()), rows_step()),
                          .capacity = capacity(),
-                         .steps = eval::steps_for(plan.model, plan.device),
+                         .steps = eval::steps_for(plan.model, {plan.device, plan.train.policy().compute, plan.grid}),
                          .lengths = eval::window_lengths(requests(all), options(), capacity())},
                         world, mesh);
   const std::string digest = model_.load(world, decoder);

@@ -6,7 +6,7 @@
 #include "megalith/base/nearest_size.h"
 #include "megalith/config/plan_rules.h"
 #include "megalith/grid/advice.h"
-#include "megalith/ops/grouped_matmul.h"
+#include "megalith/model/expert_counts.h"
 #include "megalith/ops/rows.h"
 
 namespace megalith::config {
@@ -141,12 +141,6 @@ void check_grid(const RunPlan& plan, Problems& out) {
               "is not built for models with experts: use none or auto");
 }
 
-/// Whether ranks exchange rows of experts (nn::ExpertParallel::dispatch() has several).
-bool has_experts_elsewhere(const RunPlan& plan) {
-  const bool is_replicated = !plan.sequence_parallel && grid::has_same_tensor_groups(plan.grid);
-  return plan.grid.ep > 1 || (plan.grid.etp > 1 && !is_replicated);
-}
-
 void check_graphs(const RunPlan& plan, Problems& out) {
   if (!covers_experts(plan.graphs)) return;
   if (plan.graphs.mode == capture::GraphMode::layers) {
@@ -166,19 +160,18 @@ const char* const kExpertsInGraphs =
 std::string why_no_iteration(const RunPlan& plan) {
   const nn::MoeConfig& moe = plan.model.moe;
   if (!moe.has_experts()) return "";
-  if (has_experts_elsewhere(plan))
-    return str("the host reads how many rows go between the ranks of parallel.ep = ", plan.grid.ep,
-               ", parallel.etp = ", plan.grid.etp, ": graphs of such MoE layers are not built");
-  const Index alignment =
-      moe.gemm == nn::ExpertGemm::loop
-          ? 1
-          : ops::grouped_kernel_alignment(plan.device, plan.train.policy().compute, plan.model.hidden_size,
-                                          moe.ffn_hidden_size / plan.grid.etp);
-  if (plan.device == Device::cuda && alignment == 1)
-    return "the host reads how many rows each expert has for moe.gemm = loop, which is also used in f32, for widths "
-           "that are no multiples of 8 and on GPUs other than Hopper's";
-  if (!moe.replay.empty()) return "the host reads moe.replay in every pass";
-  return "";
+  const auto sp = plan.sequence_parallel ? nn::SequenceParallel::on : nn::SequenceParallel::off;
+  switch (host_counts(plan.model, {plan.device, plan.train.policy().compute, plan.grid, sp})) {
+    case model::HostCounts::rows_sent:
+      return str("the host reads how many rows go between the ranks of parallel.ep = ", plan.grid.ep,
+                 ", parallel.etp = ", plan.grid.etp, ": graphs of such MoE layers are not built");
+    case model::HostCounts::group_rows:
+      return "the host reads how many rows each expert has for moe.gemm = loop, which is also used in f32, for widths "
+             "that are no multiples of 8 and on GPUs other than Hopper's";
+    case model::HostCounts::none:
+      break;
+  }
+  return moe.replay.empty() ? "" : "the host reads moe.replay in every pass";
 }
 
 bool has_moe(const capture::ScopeSet& scopes) {

@@ -38,8 +38,9 @@ auto rows_of_caches(Index first, Index count) {
 
 }  // namespace
 
-Steps steps_for(const model::ModelConfig& model, Device device) {
-  return device == Device::cuda && !model.moe.has_experts() ? Steps::from_graph : Steps::eager;
+Steps steps_for(const model::ModelConfig& model, const model::ExpertSetting& setting) {
+  const bool host_reads = host_counts(model, setting) != model::HostCounts::none;
+  return setting.device == Device::cuda && !host_reads ? Steps::from_graph : Steps::eager;
 }
 
 Index rows_step(const model::ModelConfig& model, const grid::ResolvedSizes& grid) {
@@ -72,8 +73,9 @@ Decoder::Decoder(const DecoderConfig& config, comm::World& world, const comm::Me
     if (length < 1 || length > config.capacity)
       throw InternalError(str("[Decoder] length = ", length, ": must be from 1 to ", config.capacity));
   }
-  if (config_.steps == Steps::from_graph && config.model.moe.has_experts())
-    throw InternalError("[Decoder] steps from a graph: the model has experts, whose counts the host reads");
+  const model::HostCounts counts = host_counts(config.model, {config.device, config.dtype, mesh.sizes});
+  if (config.steps == Steps::from_graph && counts != model::HostCounts::none)
+    throw InternalError("[Decoder] steps from a graph: the host reads counts of experts in every step");
   chunk().take_caches(
       [this](Index kv_heads, Index head_dim) {
         const Shape shape{cache_rows(), kv_heads, config_.capacity, head_dim};

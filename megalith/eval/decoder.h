@@ -12,14 +12,15 @@
 #include "megalith/eval/fill_params.h"
 #include "megalith/grid/parallel_config.h"
 #include "megalith/model/chunk_memory.h"
+#include "megalith/model/expert_counts.h"
 
 namespace megalith::eval {
 
 /// How steps run: their ops one by one, or from a graph that warm_up() captures. On a GPU a graph spares the host some
 /// hundred launches a token.
 enum class Steps : std::uint8_t { eager, from_graph };
-/// From a graph on GPUs. Not with experts: the host reads in every step how many tokens each of them gets.
-Steps steps_for(const model::ModelConfig& model, Device device);
+/// From a graph on GPUs, unless the host reads in every step how many tokens experts get (model::host_counts).
+Steps steps_for(const model::ModelConfig& model, const model::ExpertSetting& setting);
 
 /// What slots and capacity must be multiples of: tp where its ranks take a share of the rows to experts (etp != tp),
 /// else 1.
@@ -53,7 +54,7 @@ inline constexpr const char* kCacheOwner = "key/value cache";
 class Decoder {
  public:
   /// Takes no memory. Throws ConfigError unless model, tp and pp fit, InternalError for slots, capacity or lengths, and
-  /// for steps from a graph of a model with experts.
+  /// for steps from a graph where the host reads counts of experts.
   Decoder(const DecoderConfig& config, comm::World& world, const comm::Mesh& mesh);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;

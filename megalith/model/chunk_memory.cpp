@@ -4,6 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/model/expert_counts.h"
 #include "megalith/model/layer_groups.h"
 #include "megalith/ops/rope.h"
 
@@ -27,10 +28,8 @@ ParamSet params_of(const ChunkMemoryConfig& config, const nn::LayerGroups& group
 }
 
 Index group_alignment(const ChunkMemoryConfig& config, const nn::LayerGroups& groups) {
-  const nn::MoeConfig& moe = config.model.moe;
-  if (!groups.experts || moe.gemm == nn::ExpertGemm::loop) return 1;
-  return ops::grouped_kernel_alignment(config.device, config.policy.compute, config.model.hidden_size,
-                                       moe.ffn_hidden_size / groups.experts->etp().size());
+  if (!groups.experts) return 1;
+  return expert_alignment(config.model, config.device, config.policy.compute, groups.experts->etp().size());
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/eval/generate.h"
+#include "megalith/ops/grouped_matmul.h"
 
 #include "tests/eval/small_decoder.h"
 
@@ -305,11 +306,35 @@ TEST(Decoder, StepsFromAGraphGiveTheSameText) {
           << "tp " << tp << ", pp " << pp;
     }
   }
-  const model::ModelConfig experts = with_experts(8);
-  EXPECT_EQ(steps_for(experts, Device::cuda), Steps::eager);
-  EXPECT_EQ(steps_for(small({}, 8), Device::cuda), Steps::from_graph);
-  EXPECT_EQ(steps_for(small({}, 8), Device::cpu), Steps::eager);
-  EXPECT_THROW(with_decoder(experts, {.steps = Steps::from_graph}, [](Decoder&, int) {}), InternalError);
+  const model::ModelConfig experts = with_experts(32);
+  const GenerateOptions options{.max_tokens = 40, .seed = 5, .slide = 5};
+  const std::vector<Ids> want = texts_of(experts, {.slots = 3}, requests, options);
+  for (const auto& [tp, pp] : {std::pair{1, 1}, {2, 1}, {1, 2}, {2, 2}}) {
+    const Setting setting{.slots = 3, .tp = tp, .pp = pp, .etp = tp, .steps = Steps::from_graph};
+    EXPECT_EQ(texts_of(experts, setting, requests, options), want) << "experts, tp " << tp << ", pp " << pp;
+  }
+}
+
+TEST(Decoder, StepsAreEagerWhereTheHostReadsCounts) {
+  const model::ModelConfig dense = small({}, 8);
+  model::ModelConfig experts = with_experts(8);
+  const grid::ResolvedSizes one = grid::resolve({});
+  EXPECT_EQ(steps_for(dense, {Device::cuda, DType::f32, one}), Steps::from_graph);
+  EXPECT_EQ(steps_for(dense, {Device::cpu, DType::f32, one}), Steps::eager);
+  EXPECT_EQ(steps_for(experts, {Device::cpu, DType::bf16, one}), Steps::eager);
+  EXPECT_EQ(steps_for(experts, {Device::cuda, DType::f32, one}), Steps::eager) << "experts in f32 are a loop";
+  // The kernel runs in 16 bits, on Hopper GPUs, in builds that have it; what a plan of another machine assumes.
+  const auto with_kernel = ops::grouped_kernel_alignment(Device::cuda, DType::bf16, 16, 8) > 1;
+  const Steps want = with_kernel ? Steps::from_graph : Steps::eager;
+  EXPECT_EQ(steps_for(experts, {Device::cuda, DType::bf16, one}), want);
+  const grid::ResolvedSizes sliced = grid::resolve({.world_size = 2, .tp = 2, .etp = 2});
+  EXPECT_EQ(steps_for(experts, {Device::cuda, DType::bf16, sliced}), Steps::eager) << "slices of 4";
+  const grid::ResolvedSizes spread = grid::resolve({.world_size = 2, .ep = 2});
+  EXPECT_EQ(steps_for(experts, {Device::cuda, DType::bf16, spread}), Steps::eager);
+  const Setting sends{.ep = 2, .copies = 2, .steps = Steps::from_graph};
+  EXPECT_THROW(with_decoder(experts, sends, [](Decoder&, int) {}), InternalError);
+  experts.moe.gemm = nn::ExpertGemm::loop;
+  EXPECT_EQ(steps_for(experts, {Device::cuda, DType::bf16, one}), Steps::eager);
 }
 
 TEST(Decoder, PlansForTheWindowsThatStart) {

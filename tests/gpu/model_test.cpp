@@ -1,5 +1,6 @@
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "megalith/eval/decoder.h"
 #include "megalith/train/engine.h"
@@ -199,18 +200,27 @@ TEST(GpuModel, AWholeModelAnswersAsOnTheCpu) {
   }
 }
 
-/// Passes over prompts and steps, from a graph where steps_for() has them so, of two slots beside an idle one.
-std::vector<double> answers_of(const model::ModelConfig& model, Device device, int tp) {
+struct DecoderSetting {
+  Device device = Device::cpu;
+  int tp = 1;
+  DType dtype = DType::f32;
+  std::optional<eval::Steps> steps = std::nullopt;  ///< empty: those of steps_for()
+};
+
+/// Passes over prompts and steps, of two slots beside an idle one.
+std::vector<double> answers_of(const model::ModelConfig& model, const DecoderSetting& setting) {
+  const auto [device, tp, dtype, steps] = setting;
   std::vector<double> answers;
+  const grid::ResolvedSizes sizes = grid::resolve({.world_size = tp, .tp = tp});
   const auto answer = [&](comm::World& world) {
     eval::Decoder decoder({.model = model,
-                           .dtype = DType::f32,
+                           .dtype = dtype,
                            .device = device,
                            .slots = 3,
                            .capacity = model.seq_len,
-                           .steps = eval::steps_for(model, device),
+                           .steps = steps.value_or(eval::steps_for(model, {device, dtype, sizes})),
                            .lengths = {3, 1}},
-                          world, comm::make_mesh(world, grid::resolve({.world_size = tp, .tp = tp})));
+                          world, comm::make_mesh(world, sizes));
     decoder.allocate();
     Exec host;
     decoder.fill_params(DType::f32, [&](const TensorSlice& slice, const Tensor& values) {
@@ -235,7 +245,7 @@ std::vector<double> answers_of(const model::ModelConfig& model, Device device, i
 }
 
 void expect_answers_of_the_cpu(const model::ModelConfig& model, int tp) {
-  const std::vector<double> want = answers_of(model, Device::cpu, 1), got = answers_of(model, Device::cuda, tp);
+  const std::vector<double> want = answers_of(model, {}), got = answers_of(model, {.device = Device::cuda, .tp = tp});
   ASSERT_EQ(got.size(), want.size());
   double largest = 0;
   for (const double value : want) largest = std::max(largest, std::abs(value));
@@ -248,6 +258,20 @@ TEST(GpuModel, ADecoderAnswersAsOnTheCpu) {
   model::ModelConfig experts = plan_on(Device::cuda, "bf16", 64, 0.1).model;
   experts.moe.num_experts = 4, experts.moe.top_k = 2, experts.moe.ffn_hidden_size = 24;
   expect_answers_of_the_cpu(experts, 1);
+}
+
+TEST(GpuModel, ADecoderWithExpertsStepsFromAGraph) {
+  MEGALITH_NEEDS_GPUS(1);
+  model::ModelConfig model = plan_on(Device::cuda, "bf16", 64, 0.1).model;
+  model.moe.num_experts = 4, model.moe.top_k = 2, model.moe.ffn_hidden_size = 24;
+  DecoderSetting setting{.device = Device::cuda, .dtype = DType::bf16};
+  const grid::ResolvedSizes one = grid::resolve({.world_size = 1});
+  EXPECT_EQ(eval::steps_for(model, {Device::cuda, DType::f32, one}), eval::Steps::eager);
+  if (eval::steps_for(model, {Device::cuda, DType::bf16, one}) == eval::Steps::eager)
+    GTEST_SKIP() << "needs a Hopper GPU and a build with sm_90a";
+  const std::vector<double> from_graph = answers_of(model, setting);
+  setting.steps = eval::Steps::eager;
+  EXPECT_EQ(answers_of(model, setting), from_graph);
 }
 
 TEST(GpuModel, ADecoderOfTwoGpusAnswersAsOneCpu) {
