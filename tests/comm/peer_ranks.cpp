@@ -36,6 +36,12 @@ class PeerChannel final : public SilentChannel {
   Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) override {
     return run(call, stream, [&](Stream own) { peers_->all_gather(call, in, out, own); });
   }
+  Ticket gather_rows(const Call& call, const GatherRows& args, Stream stream) override {
+    return run(call, stream, [&](Stream own) { peers_->gather_rows(args, own); });
+  }
+  Ticket gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) override {
+    return run(call, stream, [&](Stream own) { peers_->gather_sum_rows(args, own); });
+  }
   Ticket post_send(const Call& call, const void* data, Stream stream) override {
     return run(call, stream, [&](Stream own) { peers_->send(call, data, own); });
   }

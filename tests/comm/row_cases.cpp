@@ -92,60 +92,91 @@ std::uint64_t word_of(Index a, Index b, Index c) {
                static_cast<std::uint64_t>(c));
 }
 
-/// Which rows a member wants: 0 none, 1 zeros only, 2 random rows, 3 one row many times, 4 all from one member, 5 its
-/// own rows, 6 lists on odd members only.
-constexpr int kPatterns = 7;
-
-std::vector<WantedRow> wanted_rows(int pattern, const World& world, Index rows, Index out_rows) {
+std::vector<WantedRow> wanted_rows(int pattern, const Group& group, Index rows, Index out_rows) {
   std::vector<WantedRow> wanted(static_cast<std::size_t>(out_rows));
-  if (pattern == 0 || (pattern == 6 && world.rank() % 2 == 0)) return wanted;
+  if (pattern == 0 || (pattern == 6 && group.rank() % 2 == 0)) return wanted;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const std::uint64_t word = word_of(pattern, world.rank(), static_cast<Index>(i));
+    const std::uint64_t word = word_of(pattern, group.rank(), static_cast<Index>(i));
     if (word % 5 == 0) continue;
     wanted[i].kind = word % 5 == 1 || pattern == 1 || rows == 0 ? WantedRow::Kind::zeros : WantedRow::Kind::row;
     RowPlace& place = wanted[i].place;
-    place = {.member = static_cast<std::int32_t>(word >> 8) & 0x7fffffff, .row = static_cast<std::int32_t>(word >> 40)};
-    place.member %= world.size();
-    if (rows > 0) place.row %= static_cast<std::int32_t>(rows);
-    if (pattern == 3) place = {.member = world.size() - 1, .row = 0};
-    if (pattern == 4) place.member = (world.rank() + 1) % world.size();
-    if (pattern == 5) place.member = world.rank();
+    place.member = static_cast<std::int32_t>((word >> 8) % static_cast<std::uint64_t>(group.size()));
+    if (rows > 0) place.row = static_cast<std::int32_t>((word >> 40) % static_cast<std::uint64_t>(rows));
+    if (pattern == 3) place = {.member = group.size() - 1, .row = 0};
+    if (pattern == 4) place.member = (group.rank() + 1) % group.size();
+    if (pattern == 5) place.member = group.rank();
   }
   return wanted;
 }
 
 std::uint8_t byte_of(int member, Index i) { return static_cast<std::uint8_t>(word_of(member, 1, i) >> 3); }
 
-struct Sizes {
-  Index rows = 0, width = 0, out_rows = 0;
-};
+/// In the memory of the device of `ex`.
+Tensor put(Exec& ex, const Tensor& host) {
+  if (!host || ex.device() == Device::cpu) return host;
+  const Tensor there = ex.tensor_like(host);
+  ex.copy(there.raw(), host.raw(), host.bytes());
+  return there;
+}
 
-void gather_matches(World& world, DType dtype, const Sizes& sizes, int pattern) {
-  Exec ex;
+RowPulls put(Exec& ex, const RowPulls& pulls) {
+  return {put(ex, pulls.counts), put(ex, pulls.sources), put(ex, pulls.begin), put(ex, pulls.wants)};
+}
+RowSums put(Exec& ex, const RowSums& sums) {
+  return {put(ex, sums.begin), put(ex, sums.places), put(ex, sums.weights)};
+}
+
+/// Makes the call when all members have taken their memory (run_peer_ranks), and copies its result back.
+template <class MakeCall>
+void call_and_get(Exec& ex, const Group& group, const Tensor& out, const Tensor& host, const MakeCall& make) {
+  if (ex.device() != Device::cpu) {
+    ex.synchronize();
+    barrier(ex, group);
+  }
+  make();
+  if (ex.device() == Device::cpu) return;
+  ex.synchronize();
+  ex.copy(host.raw(), out.raw(), out.bytes());
+  ex.synchronize();
+  barrier(ex, group);  // before any member frees what others read
+}
+
+}  // namespace
+
+void check_gather_rows(Exec& ex, const Group& group, DType dtype, const RowSizes& sizes, int pattern) {
   const Index row_bytes = sizes.width * size_of(dtype);
   std::vector<std::uint8_t> mine(static_cast<std::size_t>(sizes.rows * row_bytes));
-  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = byte_of(world.rank(), static_cast<Index>(i));
+  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = byte_of(group.rank(), static_cast<Index>(i));
   std::vector<std::uint8_t> out(static_cast<std::size_t>(sizes.out_rows * row_bytes), kUntouched);
-  const std::vector<WantedRow> wanted = wanted_rows(pattern, world, sizes.rows, sizes.out_rows);
-  PullLists lists(world.size() * sizes.rows, sizes.out_rows);
+  const std::vector<WantedRow> wanted = wanted_rows(pattern, group, sizes.rows, sizes.out_rows);
+  PullLists lists(group.size() * sizes.rows, sizes.out_rows);
   lists.set(wanted);
-  gather_rows(ex, world.all(), Tensor(mine.data(), {sizes.rows, sizes.width}, dtype), lists.pulls(),
-              Tensor(out.data(), {sizes.out_rows, sizes.width}, dtype))
-      .wait(ex);
+  const Tensor result(out.data(), {sizes.out_rows, sizes.width}, dtype), to = put(ex, result);
+  const Tensor from = put(ex, Tensor(mine.data(), {sizes.rows, sizes.width}, dtype));
+  const RowPulls pulls = put(ex, lists.pulls());
+  call_and_get(ex, group, to, result, [&] { gather_rows(ex, group, from, pulls, to).wait(ex); });
   for (Index row = 0; row < sizes.out_rows; ++row) {
-    const WantedRow& from = wanted[static_cast<std::size_t>(row)];
+    const WantedRow& source = wanted[static_cast<std::size_t>(row)];
     for (Index i = 0; i < row_bytes; ++i) {
-      std::uint8_t right = from.kind == WantedRow::Kind::zeros ? std::uint8_t{0} : kUntouched;
-      if (from.kind == WantedRow::Kind::row) right = byte_of(from.place.member, from.place.row * row_bytes + i);
+      std::uint8_t right = source.kind == WantedRow::Kind::zeros ? std::uint8_t{0} : kUntouched;
+      if (source.kind == WantedRow::Kind::row) right = byte_of(source.place.member, source.place.row * row_bytes + i);
       expect(out[static_cast<std::size_t>(row * row_bytes + i)] == right, "gather_rows ", name_of(dtype), " [",
              sizes.rows, ", ", sizes.width, "], pattern ", pattern, ": row ", row, ", byte ", i);
     }
   }
 }
 
+namespace {
+
+void gather_matches(World& world, DType dtype, const RowSizes& sizes, int pattern) {
+  Exec ex;
+  check_gather_rows(ex, world.all(), dtype, sizes, pattern);
+}
+
 void gathers_rows(World& world) {
-  for (int pattern = 0; pattern < kPatterns; ++pattern) {
-    for (const Sizes& sizes : {Sizes{5, 1, 12}, Sizes{0, 4, 3}, Sizes{7, 0, 3}, Sizes{3, 5, 0}, Sizes{40, 33, 100}}) {
+  for (int pattern = 0; pattern < kRowPatterns; ++pattern) {
+    for (const RowSizes& sizes :
+         {RowSizes{5, 1, 12}, RowSizes{0, 4, 3}, RowSizes{7, 0, 3}, RowSizes{3, 5, 0}, RowSizes{40, 33, 100}}) {
       for (const DType dtype : {DType::bf16, DType::f32, DType::f64, DType::u8, DType::i32})
         gather_matches(world, dtype, sizes, pattern);
     }
@@ -169,20 +200,19 @@ T number_of(int member, Index i) {
       static_cast<float>(std::ldexp(static_cast<double>(word >> 11) * 0x1p-53 - 0.5, static_cast<int>(word % 12))));
 }
 
-/// One term more, as the transports' processor computes it.
+/// One term more, as the device computes it: a GPU fuses, so do ops::sum_rows() and rank threads on such processors.
 template <class A>
-A plus_term(A sum, A weight, A value) {
+A plus_term(Device device, A sum, A weight, A value) {
+  bool fuses = device != Device::cpu;
 #if defined(__x86_64__)
-  if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("avx2")) return sum + weight * value;
-  return std::fma(weight, value, sum);
-#else
-  return sum + weight * value;
+  fuses = fuses || (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"));
 #endif
+  return fuses ? std::fma(weight, value, sum) : sum + weight * value;
 }
 
-std::vector<std::vector<WeightedPlace>> terms_of(int pattern, const World& world, const Sizes& sizes) {
+std::vector<std::vector<WeightedPlace>> terms_of(int pattern, const Group& group, const RowSizes& sizes) {
   std::vector<std::vector<WeightedPlace>> rows(static_cast<std::size_t>(sizes.out_rows));
-  const std::vector<WantedRow> wanted = wanted_rows(pattern, world, sizes.rows, 9 * sizes.out_rows);
+  const std::vector<WantedRow> wanted = wanted_rows(pattern, group, sizes.rows, 9 * sizes.out_rows);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i].kind != WantedRow::Kind::row) continue;
     const float weight = static_cast<float>(static_cast<std::int32_t>(i % 17) - 5) / 3;
@@ -191,64 +221,72 @@ std::vector<std::vector<WeightedPlace>> terms_of(int pattern, const World& world
   return rows;
 }
 
-enum class Weights { none, given };
-
 template <class T>
-void sum_matches(World& world, const Sizes& sizes, int pattern, Write write, Weights weighted) {
+void check_sums_of(Exec& ex, const Group& group, const RowSizes& sizes, int pattern, const SumOptions& options) {
   using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  Exec ex;
   const Index width = sizes.width;
   std::vector<T> mine(static_cast<std::size_t>(sizes.rows * width)),
       out(static_cast<std::size_t>(sizes.out_rows * width));
-  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = number_of<T>(world.rank(), static_cast<Index>(i));
-  const T before = write == Write::overwrite ? static_cast<T>(NAN) : static_cast<T>(0.37f);
+  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = number_of<T>(group.rank(), static_cast<Index>(i));
+  const T before = static_cast<T>(options.write == Write::overwrite ? NAN : 0.37f);
   std::fill(out.begin(), out.end(), before);
-  const std::vector<std::vector<WeightedPlace>> terms = terms_of(pattern, world, sizes);
+  const std::vector<std::vector<WeightedPlace>> terms = terms_of(pattern, group, sizes);
   SumLists lists(sizes.out_rows, 9 * sizes.out_rows);
   lists.set(terms);
   RowSums sums = lists.sums();
-  const std::vector<A> weights(lists.weights.begin(), lists.weights.end());
-  sums.weights = weighted == Weights::none
-                     ? Tensor()
-                     : Tensor(const_cast<A*>(weights.data()), {static_cast<Index>(weights.size())}, dtype_of<A>);
-  gather_sum_rows(ex, world.all(), Tensor(mine.data(), {sizes.rows, width}, dtype_of<T>), sums,
-                  Tensor(out.data(), {sizes.out_rows, width}, dtype_of<T>), write)
-      .wait(ex);
+  std::vector<A> weights(lists.weights.begin(), lists.weights.end());
+  const bool weighted = options.weights == SumOptions::Weights::given;
+  sums.weights = weighted ? Tensor(weights.data(), {static_cast<Index>(weights.size())}, dtype_of<A>) : Tensor();
+  const Tensor result(out.data(), {sizes.out_rows, width}, dtype_of<T>), to = put(ex, result);
+  const Tensor from = put(ex, Tensor(mine.data(), {sizes.rows, width}, dtype_of<T>));
+  sums = put(ex, sums);
+  call_and_get(ex, group, to, result, [&] { gather_sum_rows(ex, group, from, sums, to, options.write).wait(ex); });
   for (Index i = 0; i < sizes.out_rows * width; ++i) {
     A sum{};
     for (const WeightedPlace& term : terms[static_cast<std::size_t>(i / width)]) {
       const T value = number_of<T>(term.place.member, term.place.row * width + i % width);
-      sum = plus_term(sum, weighted == Weights::none ? A{1} : static_cast<A>(term.weight), static_cast<A>(value));
+      sum = plus_term(ex.device(), sum, weighted ? static_cast<A>(term.weight) : A{1}, static_cast<A>(value));
     }
-    if (write == Write::accumulate) sum += static_cast<A>(before);
+    if (options.write == Write::accumulate) sum += static_cast<A>(before);
     const T right = static_cast<T>(sum);
     expect(std::memcmp(&right, &out[static_cast<std::size_t>(i)], sizeof(T)) == 0, "gather_sum_rows ",
            name_of(dtype_of<T>), " [", sizes.rows, ", ", width, "], pattern ", pattern, ": element ", i);
   }
 }
 
-template <class T>
-void sums_of(World& world) {
-  for (int pattern = 0; pattern < kPatterns; ++pattern) {
-    for (const Sizes& sizes : {Sizes{5, 1, 12}, Sizes{3, 4, 0}, Sizes{7, 0, 3}, Sizes{40, 333, 30}}) {
-      for (const Write write : {Write::overwrite, Write::accumulate}) {
-        for (const Weights weighted : {Weights::none, Weights::given})
-          sum_matches<T>(world, sizes, pattern, write, weighted);
+}  // namespace
+
+void check_gather_sum_rows(Exec& ex, const Group& group, DType dtype, const RowSizes& sizes, int pattern,
+                           const SumOptions& options) {
+  dispatch_float(dtype, "check_gather_sum_rows",
+                 [&]<class T>() { check_sums_of<T>(ex, group, sizes, pattern, options); });
+}
+
+namespace {
+
+constexpr SumOptions kWeighted{}, kAdded{Write::accumulate};
+
+void sum_matches(World& world, DType dtype, const RowSizes& sizes, int pattern, const SumOptions& options) {
+  Exec ex;
+  check_gather_sum_rows(ex, world.all(), dtype, sizes, pattern, options);
+}
+
+void sums_rows(World& world) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+    for (int pattern = 0; pattern < kRowPatterns; ++pattern) {
+      for (const RowSizes& sizes : {RowSizes{5, 1, 12}, RowSizes{3, 4, 0}, RowSizes{7, 0, 3}, RowSizes{40, 333, 30}}) {
+        for (const Write write : {Write::overwrite, Write::accumulate}) {
+          for (const auto weights : {SumOptions::Weights::none, SumOptions::Weights::given})
+            sum_matches(world, dtype, sizes, pattern, {write, weights});
+        }
       }
     }
   }
 }
 
-void sums_rows(World& world) {
-  sums_of<double>(world);
-  sums_of<float>(world);
-  sums_of<bfloat16>(world);
-  sums_of<float16>(world);
-}
-
 void sums_long_lists_and_wide_rows(World& world) {
-  sum_matches<float>(world, {2, MpiChannel::kRowsBytes / 8 + 1, 2}, 2, Write::overwrite, Weights::given);
-  sum_matches<bfloat16>(world, {900, 301, 2000 + 900 * world.rank()}, 2, Write::accumulate, Weights::given);
+  sum_matches(world, DType::f32, {2, MpiChannel::kRowsBytes / 8 + 1, 2}, 2, kWeighted);
+  sum_matches(world, DType::bf16, {900, 301, 2000 + 900 * world.rank()}, 2, kAdded);
 }
 
 void counts_and_logs_rows(World& world) {

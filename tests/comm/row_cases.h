@@ -42,4 +42,24 @@ struct SumLists {
   std::vector<float> weights;
 };
 
+/// Matrices [rows, width] of each member, results [out_rows, width].
+struct RowSizes {
+  Index rows = 0, width = 0, out_rows = 0;
+};
+struct SumOptions {
+  enum class Weights { none, given };
+  Write write = Write::overwrite;
+  Weights weights = Weights::given;
+};
+
+/// Which rows a member wants: 0 none, 1 zeros only, 2 random rows, 3 one row many times, 4 all from one member, 5 its
+/// own rows, 6 lists on odd members only.
+inline constexpr int kRowPatterns = 7;
+
+/// Make a call on the device of `ex`, and compare its result with that of a loop on the host, to the bit. Throw at the
+/// first difference. Collective over the group.
+void check_gather_rows(Exec& ex, const Group& group, DType dtype, const RowSizes& sizes, int pattern);
+void check_gather_sum_rows(Exec& ex, const Group& group, DType dtype, const RowSizes& sizes, int pattern,
+                           const SumOptions& options);
+
 }  // namespace megalith::comm

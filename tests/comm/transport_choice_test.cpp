@@ -83,5 +83,16 @@ TEST(TransportChoice, OfMessagesIsKernelsInAGraph) {
   EXPECT_FALSE(kMessages.takes(call_of(Op::all_reduce, 64 * kMiB))) << "such a mailbox has no room for collectives";
 }
 
+TEST(TransportChoice, OfRowsIsAKernelWithADeviceBarrierOfAnySize) {
+  for (const Op op : {Op::gather_rows, Op::gather_sum_rows}) {
+    for (const Capturing capturing : {Capturing::no, Capturing::yes}) {
+      for (const TransportChoice& group : {kTwo, kFour})
+        EXPECT_EQ(group.of(call_of(op, 4), capturing), PeerTransport::symmetric_kernels);
+      for (const TransportChoice& group : {kUnreached, kMessages})
+        EXPECT_EQ(group.of(call_of(op, 64 * kMiB), capturing), PeerTransport::none);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megalith::comm

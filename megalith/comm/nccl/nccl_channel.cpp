@@ -267,6 +267,22 @@ void NcclChannel::barrier(const Call& call, Stream stream) {
   wait(ticket, stream);
 }
 
+Ticket NcclChannel::gather_rows(const Call& call, const GatherRows& args, Stream stream) {
+  if (!takes_peers(call)) return Channel::gather_rows(call, args, stream);
+  return run(0, call, stream, [&](ncclComm_t, cudaStream_t own) {
+    peers_->gather_rows(args, {own});
+    return ncclSuccess;
+  });
+}
+
+Ticket NcclChannel::gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) {
+  if (!takes_peers(call)) return Channel::gather_sum_rows(call, args, stream);
+  return run(0, call, stream, [&](ncclComm_t, cudaStream_t own) {
+    peers_->gather_sum_rows(args, {own});
+    return ncclSuccess;
+  });
+}
+
 std::size_t NcclChannel::stream_index(const Call& call) const {
   for (std::size_t index = 0; index < comm_streams_.size(); ++index) {
     if (comm_streams_[index].key() == CommStreamKey{call.op, call.root, call.lane}) return index;

@@ -46,6 +46,9 @@ class NcclChannel final : public Channel {
   Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) override;
   Ticket broadcast(const Call& call, void* data, Stream stream) override;
   void barrier(const Call& call, Stream stream) override;
+  /// By PeerGroup alone: throw BackendError where the GPUs of members do not reach each other's tensors.
+  Ticket gather_rows(const Call& call, const GatherRows& args, Stream stream) override;
+  Ticket gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) override;
   Ticket post_send(const Call& call, const void* data, Stream stream) override;
   Ticket post_recv(const Call& call, void* data, Stream stream) override;
   void wait(Ticket ticket, Stream stream) override;

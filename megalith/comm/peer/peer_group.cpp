@@ -1,11 +1,14 @@
 #include "megalith/comm/peer/peer_group.h"
 
+#include "megalith/comm/peer/row_kernels.h"
+
 namespace megalith::comm {
 
 std::unique_ptr<PeerGroup> PeerGroup::connect(const Group& host, const GroupUse& use) {
   auto mailboxes = open_mailboxes(host, use);
   if (mailboxes.of_members.empty()) return nullptr;
   load_kernels(host.size());
+  load_row_kernels();
   const bool may_reach = use.messages == Messages::none && mailboxes.links == Links::nvlink;
   const int max_ctas = may_reach ? SymmetricTransport::max_ctas(host) : 0;
   return std::unique_ptr<PeerGroup>(new PeerGroup(host, use, max_ctas, std::move(mailboxes)));

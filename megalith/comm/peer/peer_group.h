@@ -18,7 +18,8 @@ namespace megalith::comm {
 ///    little compute overlaps: a copy engine needs 10 us and more to start, and all data passes the mailboxes twice. It
 ///    requires that the thread of every member named all members' GPUs to device::use() before it took the memory
 ///    (device::allocate). Otherwise, and over PCIe, copy engines carry all calls.
-/// Figures: docs/measurements/communication.md.
+/// Row collectives are always symmetric-memory kernels, of at most kMaxRowCtas CTAs. Figures:
+/// docs/measurements/communication.md.
 ///
 /// Calls may be captured into a CUDA graph, which repeats them. In a graph copy engines delay other nodes, so kernels
 /// carry messages and most calls that overlap with compute, too. A gather of two members is a kernel between two
@@ -47,6 +48,8 @@ class PeerGroup {
   void all_reduce(const Call& call, void* data, Stream stream) const;
   void reduce_scatter(const Call& call, const void* in, void* out, Stream stream) const;
   void all_gather(const Call& call, const void* in, void* out, Stream stream) const;
+  void gather_rows(const GatherRows& args, Stream stream) const { symmetric_.gather_rows(args, stream); }
+  void gather_sum_rows(const GatherSumRows& args, Stream stream) const { symmetric_.gather_sum_rows(args, stream); }
   void send(const Call& call, const void* data, Stream stream);
   void recv(const Call& call, void* data, Stream stream) { mailboxes_.recv(call, data, stream); }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megalith/comm/gather_values.h"
+#include "megalith/comm/peer/row_kernels.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/gpu_attribute.h"
 
@@ -30,11 +31,15 @@ int SymmetricTransport::max_ctas(const Group& host) {
   return std::max(1, multiprocessors / (4 * static_cast<int>(std::ranges::count(gpus, gpu))));
 }
 
-SymmetricPart SymmetricTransport::part(const Call& call, void* memory, Index offset, Index count) const {
+DeviceBarrier SymmetricTransport::barrier_of(void* memory) const {
   DeviceBarrier barrier{.members = mailboxes_.size(), .rank = mailboxes_.rank(), .symmetric = memory};
   for (int member = 0; member < mailboxes_.size(); ++member)
     barrier.flags[static_cast<std::size_t>(member)] = mailboxes_.mailbox(member).barrier_flags();
-  return {.barrier = barrier,
+  return barrier;
+}
+
+SymmetricPart SymmetricTransport::part(const Call& call, void* memory, Index offset, Index count) const {
+  return {.barrier = barrier_of(memory),
           .offset = offset,
           .count = count,
           .dtype = call.dtype,
@@ -57,6 +62,14 @@ void SymmetricTransport::reduce_scatter(const Call& call, const void* in, void* 
 void SymmetricTransport::all_gather(const Call& call, const void* in, void* out, Stream stream) const {
   const Index offset = mailboxes_.rank() * call.count * size_of(call.dtype);
   all_gather_symmetric(stream, part(call, out, offset, call.count), in);
+}
+
+void SymmetricTransport::gather_rows(const GatherRows& args, Stream stream) const {
+  gather_rows_symmetric(stream, barrier_of(args.mine.raw()), args, max_ctas_);
+}
+
+void SymmetricTransport::gather_sum_rows(const GatherSumRows& args, Stream stream) const {
+  gather_sum_rows_symmetric(stream, barrier_of(args.mine.raw()), args, max_ctas_);
 }
 
 void SymmetricTransport::all_gather_in_barriers(const Call& call, const void* in, void* out, Stream stream) const {

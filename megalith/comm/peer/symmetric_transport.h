@@ -3,6 +3,7 @@
 
 #include "megalith/comm/peer/kernels.h"
 #include "megalith/comm/peer/mailbox_transport.h"
+#include "megalith/comm/row_lists.h"
 
 namespace megalith::comm {
 
@@ -28,10 +29,14 @@ class SymmetricTransport {
   void all_reduce(const Call& call, void* data, Stream stream) const;
   void reduce_scatter(const Call& call, const void* in, void* out, Stream stream) const;
   void all_gather(const Call& call, const void* in, void* out, Stream stream) const;
+  /// Row collectives. Every member's `mine` must be memory that the others' GPUs reach, as other symmetric memory.
+  void gather_rows(const GatherRows& args, Stream stream) const;
+  void gather_sum_rows(const GatherSumRows& args, Stream stream) const;
   /// A gather by a kernel without a device barrier, between two barriers of the mailboxes. Collective over the hosts.
   void all_gather_in_barriers(const Call& call, const void* in, void* out, Stream stream) const;
 
  private:
+  DeviceBarrier barrier_of(void* memory) const;
   /// The own part: `count` elements from byte `offset` of the symmetric memory.
   SymmetricPart part(const Call& call, void* memory, Index offset, Index count) const;
 

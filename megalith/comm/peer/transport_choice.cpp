@@ -40,6 +40,8 @@ PeerTransport TransportChoice::of(const Call& call, Capturing capturing) const {
   // The bytes of a message, or of the larger of a collective's input and result.
   const Index bytes = call.count * size_of(call.dtype) * (call.op == Op::all_gather ? members : 1);
   const bool captured = capturing == Capturing::yes;
+  if (is_of_rows(call.op))
+    return messages == Messages::none && reaches_tensors ? PeerTransport::symmetric_kernels : PeerTransport::none;
   if (is_message(call.op)) {
     if (messages == Messages::none || bytes < kMinMessageBytes) return PeerTransport::none;
     return captured ? PeerTransport::copy_kernels : PeerTransport::copy_engines;
