@@ -228,6 +228,11 @@ std::vector<Key> make_keys() {
        "how rows come to their experts: `all_to_all`, with counts that the host knows", has_experts},
       {"moe.force_balance", moe([](auto& c) -> auto& { return c.force_balance; }), words("`false`"), any(), warns,
        not_differ, "for measurements: every expert gets as many tokens, whatever the router computes", has_experts},
+      {"moe.router_skew", moe([](auto& c) -> auto& { return c.router_skew; }), words("`0.0`"), at_least(0, "0: off"),
+       warns, not_differ,
+       "for measurements: this times log(1 + e) is subtracted from the logits of expert e, so that the first experts "
+       "are chosen most; 0: off",
+       has_experts},
       {"moe.replay", moe([](auto& c) -> auto& { return c.replay; }), words("none"), any(), may_change, differ,
        "a file that `train --router-trace` has written: routers repeat its decisions, whatever they compute",
        has_experts},

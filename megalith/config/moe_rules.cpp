@@ -75,6 +75,11 @@ void check_router(const nn::MoeConfig& moe, Problems& out) {
               "needs shared experts: give moe.shared_ffn_hidden_size");
   out.require(!moe.force_balance || moe.replay.empty(), "moe.force_balance", "true",
               "moe.replay gives every token its experts: remove one of the two");
+  for (const auto& [given, key] :
+       {std::pair{moe.force_balance, "moe.force_balance"}, std::pair{!moe.replay.empty(), "moe.replay"}}) {
+    out.require(moe.router_skew == 0 || !given, "moe.router_skew", moe.router_skew,
+                str("cannot change the load, as ", key, " gives every token its experts: remove one of the two"));
+  }
 }
 
 /// Whether each rank of tp routes a share of a microbatch's rows (nn::DispatchRows::share).
@@ -213,6 +218,7 @@ void derive_moe(RunConfig& c, Problems& out) {
   set_default(m.gemm, "auto");
   set_default(m.dispatcher, defaults.dispatcher);
   set_default(m.force_balance, defaults.force_balance);
+  set_default(m.router_skew, defaults.router_skew);
 }
 
 void check_moe(const RunPlan& plan, Problems& out) {

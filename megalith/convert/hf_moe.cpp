@@ -98,6 +98,7 @@ std::string experts_misfit(const model::ModelConfig& m) {
   return first_misfit(blocks_misfit(m), {{m.moe.has_experts(), "[moe]"},
                                          {m.moe.score == ops::RouterScore::softmax, "moe.score = softmax"},
                                          {m.moe.scale == 1, "moe.scale = 1"},
+                                         {m.moe.router_skew == 0, "moe.router_skew = 0"},
                                          {m.moe.num_groups == 1, "moe.num_groups = 1"}});
 }
 

@@ -1,5 +1,7 @@
 #include "megalith/ops/router.h"
 
+#include <cmath>
+
 #include "megalith/base/str.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/router_kernels.h"
@@ -24,6 +26,15 @@ void check_rules(const RouterRules& rules, Index experts, std::string_view op) {
 }
 
 }  // namespace
+
+void skew_logits(Exec& ex, const Tensor& logits, double skew) {
+  expect_wide(ex, logits, "skew_logits", "skew_logits.logits");
+  dims<2>(logits, "skew_logits.logits");
+  if (!std::isfinite(skew)) throw ShapeError(str("[skew_logits.skew] skew = ", skew, ": must be finite"));
+  run_kernel(
+      ex, {.name = "skew_logits", .reads = {logits}, .writes = {logits}}, [=] { cpu::skew_logits(logits, skew); },
+      [=](auto&, auto stream) { cuda::skew_logits(stream, logits, skew); });
+}
 
 void router_forward(Exec& ex, const RouterForward& args) {
   expect_wide(ex, args.logits, "router", "router.logits");

@@ -37,6 +37,10 @@ struct TokenRuns {
 /// Throws ShapeError naming `what` where `count` runs are too few for the rows.
 void check_runs(const TokenRuns& runs, Index tokens, Index count, std::string_view what);
 
+/// logits [T, E] f32 or f64, in place: logits[t, e] -= skew log(1 + e). So the first experts are chosen most, which
+/// gives measurements an uneven load.
+void skew_logits(Exec& ex, const Tensor& logits, double skew);
+
 /// by_score: the experts with the best keys. given: those that the caller has written into `experts`.
 enum class RouterChoice : std::uint8_t { by_score, given };
 

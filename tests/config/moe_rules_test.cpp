@@ -255,6 +255,24 @@ TEST(MoeRecipe, WarnsOfKeysWithoutEffect) {
   }
 }
 
+TEST(MoeRecipe, ASkewedRouterMustChooseByItsLogits) {
+  EXPECT_EQ(plan_with_experts({"moe.router_skew=0.5"}).model.moe.router_skew, 0.5);
+  EXPECT_EQ(plan_with_experts().model.moe.router_skew, 0);
+  EXPECT_THAT(problem_with({"moe.router_skew=-0.5"}),
+              HasSubstr("moe.router_skew = -0.5: must not be negative (0: off)"));
+  EXPECT_THAT(problem_with({"moe.router_skew=nan"}), HasSubstr("moe.router_skew"));
+  EXPECT_THAT(problem_with({"moe.router_skew=0.5", "moe.force_balance=true"}),
+              HasSubstr("moe.router_skew = 0.5: cannot change the load, as moe.force_balance gives every token its "
+                        "experts: remove one of the two"));
+  EXPECT_THAT(problem_with({"moe.router_skew=0.5", "moe.replay=r.bin"}),
+              HasSubstr("moe.router_skew = 0.5: cannot change the load, as moe.replay gives every token its experts: "
+                        "remove one of the two"));
+  const ResumeChanges changes =
+      resume_changes(plan_with_experts().as_config(), plan_with_experts({"moe.router_skew=0.5"}));
+  EXPECT_THAT(changes.refused, ::testing::IsEmpty());
+  EXPECT_THAT(changes.warned, ::testing::Contains(HasSubstr("moe.router_skew = 0.5")));
+}
+
 TEST(MoeRecipe, AnEmptySectionIsRefused) {
   constexpr std::string_view kEmpty = "[model]\nnum_layers = 1\n[moe]\n";
   try {

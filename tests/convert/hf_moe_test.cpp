@@ -237,6 +237,7 @@ TEST(HfMoeExport, AModelOfNoFamilyIsRefused) {
   } cases[] = {
       {"mixtral", [](auto& c) { c.moe.scale = 2; }, "mixtral has moe.scale = 1"},
       {"mixtral", [](auto& c) { c.moe.num_groups = 2; }, "mixtral has moe.num_groups = 1"},
+      {"mixtral", [](auto& c) { c.moe.router_skew = 0.5; }, "mixtral has moe.router_skew = 0"},
       {"mixtral", [](auto& c) { c.moe.pattern = "md"; }, "mixtral has moe.pattern = m"},
       {"mixtral", [](auto& c) { c.biases = nn::Biases::qkv; }, "mixtral has model.bias = none"},
       {"mixtral", [](auto& c) { c.activation = nn::Activation::gelu; }, "mixtral has model.activation = swiglu"},

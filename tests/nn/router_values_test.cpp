@@ -35,7 +35,8 @@ struct Routed {
   double load_loss = 0, z_loss = 0;
 };
 
-Routed route(void (*set)(MoeConfig&), const std::vector<Row>& rows = kTokens, const Row& shares = {}) {
+Routed route(void (*set)(MoeConfig&), const std::vector<Row>& rows = kTokens, const Row& shares = {},
+             Mode mode = Mode::train) {
   Routed result;
   const MoeConfig config = config_with(set);
   comm::run_ranks(1, [&](comm::World& world) {
@@ -59,7 +60,9 @@ Routed route(void (*set)(MoeConfig&), const std::vector<Row>& rows = kTokens, co
     for (std::size_t t = 0; t < rows.size(); ++t) {
       for (std::size_t e = 0; e < 4; ++e) saved.x.data<double>()[t * 4 + e] = std::log(rows[t][e]);
     }
-    router.forward(ex, microbatch.get(), saved);
+    Microbatch of = microbatch.get();
+    of.mode = mode;
+    router.forward(ex, of, saved);
     const auto experts = saved.experts.span<std::int32_t>();
     result = {{experts.begin(), experts.end()},
               support::values_of(saved.weights),
@@ -138,6 +141,35 @@ TEST(RouterValues, GroupsThatAreChosenFrom) {
   EXPECT_EQ(route([](MoeConfig&) {}, rows).experts, (Ids{0, 2, 2, 3}));
   EXPECT_EQ(route([](MoeConfig& c) { c.num_groups = 2, c.group_top_k = 1; }, rows).experts, (Ids{0, 1, 2, 3}));
   EXPECT_EQ(route([](MoeConfig& c) { c.num_groups = 2, c.group_top_k = 2; }, rows).experts, (Ids{0, 2, 2, 3}));
+}
+
+// The logit of expert e is that of a row whose entry is divided by (1 + e)^skew, for all that follows from it.
+TEST(RouterValues, ASkewDividesTheOddsOfExperts) {
+  constexpr auto kSkewed = [](MoeConfig& c) { c.router_skew = 2, c.aux_loss = 0.1, c.z_loss = 0.01; };
+  constexpr auto kPlain = [](MoeConfig& c) { c.aux_loss = 0.1, c.z_loss = 0.01; };
+  constexpr auto kSkewedSigmoid = [](MoeConfig& c) {
+    c.router_skew = 2, c.score = ops::RouterScore::sigmoid, c.aux_loss = 0.1;
+    c.aux_scope = AuxScope::sequence, c.normalize_top_k = true;
+  };
+  constexpr auto kSigmoid = [](MoeConfig& c) {
+    c.score = ops::RouterScore::sigmoid, c.aux_loss = 0.1;
+    c.aux_scope = AuxScope::sequence, c.normalize_top_k = true;
+  };
+  const auto expect_same = [](void (*skewed)(MoeConfig&), void (*plain)(MoeConfig&)) {
+    std::vector<Row> divided = kTokens;
+    for (Row& row : divided) {
+      for (std::size_t e = 0; e < 4; ++e) row[e] /= static_cast<double>((1 + e) * (1 + e));
+    }
+    const Routed got = route(skewed), want = route(plain, divided);
+    EXPECT_EQ(got.experts, want.experts);
+    expect_values(got.weights, want.weights);
+    EXPECT_NEAR(got.load_loss, want.load_loss, 1e-14);
+    EXPECT_NEAR(got.z_loss, want.z_loss, 1e-14);
+    EXPECT_NE(got.experts, route(plain).experts);
+    EXPECT_EQ(route(skewed, kTokens, {}, Mode::evaluate).experts, want.experts);
+  };
+  expect_same(kSkewed, kPlain);
+  expect_same(kSkewedSigmoid, kSigmoid);
 }
 
 TEST(MoeConfigValues, Rules) {

@@ -77,6 +77,16 @@ constexpr RouterCase kRouterCases[] = {
     {5, 1024, {.top_k = 100}},
 };
 
+TEST_P(DeviceOps, SkewOfTheRouter) {
+  for (const auto& [tokens, experts] : {std::pair<Index, Index>{0, 4}, {1, 1}, {257, 64}, {33, 1024}}) {
+    SCOPED_TRACE(::testing::Message() << tokens << " x " << experts);
+    const Twin logits = t().in_f32({tokens, experts}, 1, 3);
+    t().run([&](Exec& ex) { skew_logits(ex, logits.on(ex), 1.5); });
+    expect_close(logits, "logits", 1e-5);
+    t().release();
+  }
+}
+
 TEST_P(DeviceOps, Router) {
   for (const RouterCase& c : kRouterCases) {
     for (const RouterChoice choice : {RouterChoice::by_score, RouterChoice::given}) {

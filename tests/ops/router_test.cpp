@@ -370,5 +370,23 @@ TEST_P(RouterTest, SigmoidScoresThatAllUnderflowWeighNothing) {
   }
 }
 
+TEST_P(RouterTest, SkewLowersTheLogitsOfLaterExperts) {
+  for (const auto& [tokens, experts] : {std::pair<Index, Index>{0, 3}, {1, 1}, {300, 7}, {5, kMaxRouterExperts}}) {
+    const Values before = random_values(tokens * experts, 1);
+    for (const double skew : {0.0, 0.7, 40.0}) {
+      const Tensor logits = put({tokens, experts}, before);
+      skew_logits(ex_, logits, skew);
+      Values want = before;
+      for (std::size_t i = 0; i < want.size(); ++i)
+        want[i] -= skew * std::log(1.0 + static_cast<double>(i % static_cast<std::size_t>(experts)));
+      expect_near(logits, want, "logits");
+    }
+  }
+  const Tensor half = ex_.tensor({3, 4}, DType::bf16), logits = empty({3, 4});
+  EXPECT_EQ(error_text([&] { skew_logits(ex_, half, 1); }), "[skew_logits.logits] dtype = bf16: must be f32");
+  EXPECT_EQ(error_text([&] { skew_logits(ex_, logits, std::nan("")); }),
+            "[skew_logits.skew] skew = nan: must be finite");
+}
+
 }  // namespace
 }  // namespace megalith::ops

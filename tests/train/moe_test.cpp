@@ -300,6 +300,30 @@ TEST(Moe, ReportsTheLoadOfEveryLayerOnEveryGrid) {
   }
 }
 
+TEST(Moe, ASkewedRouterIsTheSameOnEveryGrid) {
+  const auto skewed = [](double skew, const MoeGrid& grid) {
+    config::RunConfig c = moe_config(grid, model_named("LossOfMicrobatches"), "fp64");
+    c.moe.router_skew = skew;
+    return config::resolve(c);
+  };
+  const auto load = [](const config::RunPlan& plan) { return reports_of(plan, 1).at(0).moe.layers.at(0); };
+  const train::ExpertLoad none = load(skewed(0, {})), some = load(skewed(0.5, {})), all = load(skewed(1000, {}));
+  EXPECT_LT(none.max_over_mean, some.max_over_mean);
+  EXPECT_EQ(some.hottest.at(0).first, 0);
+  EXPECT_EQ(all.max_over_mean, 4) << "experts 0 and 1 of 8 are those of all tokens";
+  EXPECT_EQ(all.empty, 6);
+  RunRecord want;
+  support::run_moe(skewed(0.5, {}), want);
+  EXPECT_NE(want.losses, one_rank(model_named("LossOfMicrobatches")).record.losses);
+  for (const MoeGrid& grid : few_grids()) {
+    SCOPED_TRACE(grid.name());
+    RunRecord got;
+    support::run_moe(skewed(0.5, grid), got);
+    support::expect_fp64_agrees(got, want);
+    support::expect_gradients_agree({.sharding = grid.sharding}, got, want, 1e-12);
+  }
+}
+
 TEST(Moe, ForcedBalanceIsEven) {
   config::RunConfig c = moe_config({4, 2, 1, 2, 1}, model_named("Top2"), "fp32");
   c.moe.force_balance = true;

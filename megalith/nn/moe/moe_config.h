@@ -46,6 +46,7 @@ struct MoeConfig {
   std::string dispatcher = "all_to_all";
   std::string replay = {};     ///< a file of decisions that routers repeat; empty: none
   bool force_balance = false;  ///< the same number of tokens to every expert, whatever their scores
+  double router_skew = 0;      ///< ops::skew_logits(), for measurements; 0: none
 
   bool has_experts() const { return num_experts > 0; }
   bool is_moe_layer(Index layer) const {

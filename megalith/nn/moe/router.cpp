@@ -63,6 +63,7 @@ ops::LoadLossFactors Router::factors(const Runs& runs) const {
 
 void Router::forward(Exec& ex, const Microbatch& microbatch, Saved& saved) const {
   saved.logits = wide_logits(ex, saved.x, weight_);
+  if (config_.router_skew != 0) ops::skew_logits(ex, saved.logits, config_.router_skew);
   const Runs runs = runs_of(microbatch);
   choose(ex, microbatch, runs, saved);
   saved.kept = saved.experts;

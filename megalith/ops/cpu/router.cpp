@@ -110,6 +110,20 @@ void expect_experts(const std::int32_t* experts, Index row, Index top_k, Index n
 
 }  // namespace
 
+void skew_logits(const Tensor& logits, double skew) {
+  dispatch_wide(logits.dtype(), "skew_logits", [&]<class T>() {
+    const Index experts = logits.dim(1);
+    T less[kMaxRouterExperts];
+    for (Index e = 0; e < experts; ++e) less[e] = static_cast<T>(skew * std::log1p(static_cast<double>(e)));
+    parallel_rows(logits.dim(0), experts, [&](Index begin, Index count) {
+      for (Index t = begin; t < begin + count; ++t) {
+        T* row = logits.data<T>() + t * experts;
+        for (Index e = 0; e < experts; ++e) row[e] -= less[e];
+      }
+    });
+  });
+}
+
 void router_forward(const RouterForward& args) {
   dispatch_wide(args.logits.dtype(), "router_forward", [&]<class T>() {
     const Index tokens = args.logits.dim(0), num_experts = args.logits.dim(1), top_k = args.rules.top_k;

@@ -201,10 +201,22 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   for (int e = lane(); e < num_experts; e += kWarp) from.d_logits[token * num_experts + e] = d[e];
 }
 
+__global__ void skew_kernel(float* logits, double skew, Index count, int num_experts) {
+  const Index i = blockIdx.x * Index{blockDim.x} + threadIdx.x;
+  if (i >= count) return;
+  logits[i] -= static_cast<float>(skew * log1p(static_cast<double>(i % num_experts)));
+}
+
 Index shared_bytes(Index num_experts) { return kRowWarps * num_experts * Index{sizeof(float)}; }
 static_assert(kRowWarps * kMaxRouterExperts * 4 <= 48 * 1024, "what a block has without asking for more");
 
 }  // namespace
+
+void skew_logits(Stream stream, const Tensor& logits, double skew) {
+  constexpr int kThreads = 256;
+  launch({stream, ceil_div(logits.numel(), kThreads), kThreads}, skew_kernel, pointer<float>(logits), skew,
+         logits.numel(), static_cast<int>(logits.dim(1)));
+}
 
 void router_forward(Stream stream, const RouterForward& args) {
   const Index tokens = args.logits.dim(0), num_experts = args.logits.dim(1), count = args.counts.numel();
