@@ -1,5 +1,8 @@
 #include "megalith/config/idle_keys.h"
 
+#include <algorithm>
+#include <array>
+
 #include "megalith/base/str.h"
 #include "megalith/config/keys.h"
 
@@ -20,6 +23,8 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
              no_llama3 = m.rope_scaling != ops::RopeScaling::llama3;
   constexpr std::string_view kCapacity = "moe.capacity = none", kPosition = "model.position = learned",
                              kLlama3 = "a model.rope_scaling other than llama3";
+  constexpr std::string_view kNoMlps = "experts in every layer and no shared ones: no activation of theirs is kept";
+  const bool only_gelu = std::ranges::equal(plan.recompute.modules(), std::array{name(nn::RecomputeModule::gelu)});
   const capture::GraphsConfig usual;
   const bool no_graphs = plan.graphs.mode == capture::GraphMode::none;
   constexpr std::string_view kGraphs = "graphs.mode = none";
@@ -30,6 +35,7 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
           {"graphs.warmup_steps", no_graphs && plan.graphs.warmup_steps != usual.warmup_steps, kGraphs},
           {"moe.capacity_run", no_capacity, kCapacity},
           {"moe.drop_by", no_capacity, kCapacity},
+          {"recompute.modules", only_gelu && !m.has_mlps(), kNoMlps},
           {"model.rope_theta", no_rope, kPosition},
           {"model.rope_scaling", no_rope, kPosition},
           {"model.rope_factor", no_rope, kPosition},

@@ -58,7 +58,8 @@ bool has_several_gpus(const RunPlan& plan, const RunConfig&) {
 bool rounds_gelu_otherwise(const RunPlan& plan, const RunConfig& saved) {
   const std::vector<std::string> were = saved.recompute.modules.value_or(std::vector<std::string>{});
   const std::string_view gelu = name(nn::RecomputeModule::gelu);
-  return plan.model.activation == nn::Activation::gelu && size_of(plan.train.policy().compute) == 2 &&
+  return plan.model.has_mlps() && plan.model.activation == nn::Activation::gelu &&
+         size_of(plan.train.policy().compute) == 2 &&
          plan.recompute.names(nn::RecomputeModule::gelu) != (std::ranges::find(were, gelu) != were.end());
 }
 
@@ -483,9 +484,10 @@ std::vector<Key> make_keys() {
        any(),
        {warns, "gradients of gelu differ by rounding errors from an uninterrupted run", rounds_gelu_otherwise},
        not_differ,
-       "of `selective`. `gelu`: the MLP's activation, from the result of its first GEMM; `norms`: results of norms, "
-       "from the residual stream; `attention`: its output, from q, k and v; `mlp`: first GEMM and activation, from the "
-       "MLP's input"},
+       "of `selective`. `gelu`: the activation of MLPs and shared experts, from the result of the first GEMM (of other "
+       "experts only this result is kept in any case); `norms`: results of norms, from the residual stream; "
+       "`attention`: its output, from q, k and v; `mlp`: first GEMM and activation of MLPs and experts, from their "
+       "input"},
       {"device.type",
        at(
            [](auto& c) -> auto& { return c.device.type; }, [](auto& c) -> auto& { return c.device; }),

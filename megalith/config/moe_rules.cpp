@@ -7,6 +7,7 @@
 #include "megalith/config/plan_rules.h"
 #include "megalith/grid/advice.h"
 #include "megalith/model/expert_counts.h"
+#include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/rows.h"
 
 namespace megalith::config {
@@ -177,6 +178,26 @@ std::string why_no_iteration(const RunPlan& plan) {
       break;
   }
   return moe.replay.empty() ? "" : "the host reads moe.replay in every pass";
+}
+
+std::string why_no_grouped_gemm(const RunPlan& plan) {
+  using enum ops::GroupedKernelFit;
+  const Index hidden = plan.model.hidden_size, ffn = plan.model.moe.ffn_hidden_size / plan.grid.etp;
+  switch (ops::grouped_kernel_fit(plan.device, plan.train.policy().compute, hidden, ffn)) {
+    case on_cpu:
+      return "one kernel for all experts is built for GPUs only";
+    case wide_numbers:
+      return str("its kernel computes in 16 bits, and train.precision = ", plan.train.precision);
+    case odd_widths:
+      return str("its kernel takes multiples of ", ops::kGroupedKernelWidths, ", and ",
+                 hidden % ops::kGroupedKernelWidths != 0 ? str("model.hidden_size = ", hidden)
+                                                         : str("moe.ffn_hidden_size / parallel.etp = ", ffn));
+    case other_gpu:
+      return "its kernel is for Hopper GPUs (compute capability 9.0)";
+    case fits:
+      break;
+  }
+  return "";
 }
 
 bool has_moe(const capture::ScopeSet& scopes) {

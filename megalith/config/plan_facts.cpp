@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "megalith/config/moe_rules.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/grid/group_catalog.h"
 
@@ -42,6 +43,10 @@ std::vector<std::string> RunPlan::warnings() const {
                       ", so the learning rate never reaches optimizer.lr"));
   }
   for (const auto& [holds, text] : idle) all.insert(all.end(), holds ? 1 : 0, text);
+  if (model.moe.gemm == nn::ExpertGemm::grouped) {
+    if (const std::string why = why_no_grouped_gemm(*this); !why.empty())
+      all.push_back("moe.gemm = grouped: runs as loop, a GEMM for each expert: " + why);
+  }
   if (ranks_per_node == 0) return all;
   for (std::string& warning : grid::placement_warnings(grid::GroupCatalog(grid), ranks_per_node))
     all.push_back(std::move(warning));
@@ -63,8 +68,7 @@ capture::RunFacts RunPlan::run_facts() const {
           .echo = false,  // not built
           .echo_stops_at_boundary = false,
           .recomputes_layers = recompute.mode == nn::RecomputeMode::full,
-          .recomputes_experts =
-              moe_layers > 0 && (recompute.has(RecomputeModule::gelu) || recompute.has(RecomputeModule::mlp)),
+          .recomputes_experts = moe_layers > 0 && recompute.has(RecomputeModule::mlp),
           .offloads_activations = false,  // not built
           .varying_lengths = false,       // samples may have lengths of their own, but tensors keep their sizes
           .for_inference = false,         // plans are of training

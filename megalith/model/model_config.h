@@ -45,6 +45,8 @@ struct ModelConfig {
   /// Numbers of the MoE layers.
   std::vector<Index> moe_layers() const;
   Index num_moe_layers() const { return static_cast<Index>(moe_layers().size()); }
+  /// Whether some MLP is not an expert that tokens are sent to: that of a dense layer, or shared experts.
+  bool has_mlps() const { return num_moe_layers() < num_layers || moe.shared_ffn_hidden_size > 0; }
   Index capacity_run() const { return moe.capacity_run == 0 ? seq_len : moe.capacity_run; }
   /// The shape of ops::rope_table for all positions.
   Shape rope_table_shape() const { return {seq_len, 2, head_width() / 2}; }

@@ -17,10 +17,10 @@ enum class RecomputeMode : std::uint8_t { none, selective, full };
 /// itself.
 enum class RecomputeMethod : std::uint8_t { uniform, block };
 /// For `selective`: what the backward pass of each layer recomputes.
-///   gelu: the MLP's activation, from the output of its first GEMM;
+///   gelu: the activation of MLPs and shared experts, from the output of the first GEMM. Experts never keep it;
 ///   norms: the outputs of norms, from the residual stream;
 ///   attention: its output, from q, k and v;
-///   mlp: the first GEMM and the activation, from the MLP's input.
+///   mlp: the first GEMM and the activation of MLPs and experts, from their input.
 enum class RecomputeModule : std::uint8_t { gelu, norms, attention, mlp };
 inline constexpr int kNumRecomputeModules = 4;
 

@@ -112,13 +112,14 @@ void run(Exec& ex, const GroupedProduct& product, const Names& names, const OpIn
 
 }  // namespace
 
-Index grouped_kernel_alignment(Device device, DType dtype, Index hidden, Index ffn) {
-  constexpr Index kElements = 8;  // of 16 bytes
-  if (device == Device::cpu || size_of(dtype) != 2 || hidden % kElements != 0 || ffn % kElements != 0) return 1;
+GroupedKernelFit grouped_kernel_fit(Device device, DType dtype, Index hidden, Index ffn) {
+  if (device == Device::cpu) return GroupedKernelFit::on_cpu;
+  if (size_of(dtype) != 2) return GroupedKernelFit::wide_numbers;
+  if (hidden % kGroupedKernelWidths != 0 || ffn % kGroupedKernelWidths != 0) return GroupedKernelFit::odd_widths;
   if constexpr (build::has_cuda) {
-    if (!cuda::may_have_grouped_kernel()) return 1;
+    if (!cuda::may_have_grouped_kernel()) return GroupedKernelFit::other_gpu;
   }
-  return kGroupedKernelRows;
+  return GroupedKernelFit::fits;
 }
 
 AllGroupSizes::AllGroupSizes(Exec& ex) : ex_(ex) {

@@ -15,10 +15,17 @@ namespace megalith::ops {
 
 /// GroupRows::alignment of groups for the kernel.
 inline constexpr Index kGroupedKernelRows = 128;
-/// The alignment that lets grouped GEMMs run as the kernel, for experts of weights [F, H] or [2F, H] and [H, F]; 1
-/// where it cannot run: on CPUs, in f32, for F or H that are no multiples of 8, on other GPUs than Hopper's. Where
+/// Whether grouped GEMMs can run as the kernel, for experts of weights [F, H] or [2F, H] and [H, F], or what keeps them
+/// from it: a CPU, numbers of more than 16 bits, F or H that is no multiple of 8, another GPU than Hopper's. Where
 /// there is no GPU, as for a plan of another machine, Hopper is assumed.
-Index grouped_kernel_alignment(Device device, DType dtype, Index hidden, Index ffn);
+enum class GroupedKernelFit : std::uint8_t { fits, on_cpu, wide_numbers, odd_widths, other_gpu };
+GroupedKernelFit grouped_kernel_fit(Device device, DType dtype, Index hidden, Index ffn);
+/// The alignment that lets them run as the kernel; 1 where they cannot.
+inline Index grouped_kernel_alignment(Device device, DType dtype, Index hidden, Index ffn) {
+  return grouped_kernel_fit(device, dtype, hidden, ffn) == GroupedKernelFit::fits ? kGroupedKernelRows : 1;
+}
+/// What widths of experts must be multiples of, for the kernel: 16 bytes.
+inline constexpr Index kGroupedKernelWidths = 8;
 
 /// y_g = x_g w_g^T.  Groups that overlap or leave the M rows throw ShapeError when a loop over them runs.
 struct GroupedForward {

@@ -1,5 +1,7 @@
 #include "megalith/config/moe_rules.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -214,8 +216,8 @@ TEST(MoeRecipe, FactsForGraphsAreThoseOfThePlan) {
   const auto selective = [&](const char* module) {
     return facts({"recompute.mode=selective", str("recompute.modules=", module)}).recomputes_experts;
   };
-  EXPECT_TRUE(selective("gelu") && selective("mlp"));
-  EXPECT_FALSE(selective("attention") || selective("norms"));
+  EXPECT_TRUE(selective("mlp"));
+  EXPECT_FALSE(selective("gelu") || selective("attention") || selective("norms"));
   EXPECT_FALSE(facts({"device.type=cuda"}).maps_memory);
   EXPECT_TRUE(facts({"device.type=cuda", "parallel.ep=2"}).maps_memory);
 }
@@ -252,6 +254,67 @@ TEST(MoeRecipe, WarnsOfKeysWithoutEffect) {
   for (const std::string position : {"learned", "rope"}) {
     const RunPlan plan = plan_with_experts({"model.position=" + position});
     EXPECT_EQ(resolve(plan.as_config()).warnings(), std::vector<std::string>{});
+  }
+}
+
+// Of experts only the results of the first GEMM are kept, so there is no activation to recompute.
+TEST(MoeRecipe, RecomputingActivationsIsForMlpsAndSharedExperts) {
+  const auto plan = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"recompute.mode=selective", "train.precision=bf16", "model.activation=gelu"});
+    return plan_with_experts(std::move(settings));
+  };
+  constexpr const char* kGelu = "recompute.modules=gelu";
+  EXPECT_EQ(
+      plan({kGelu}).warnings(),
+      std::vector<std::string>{"recompute.modules = [gelu]: does nothing with experts in every layer and no shared "
+                               "ones: no activation of theirs is kept"});
+  for (const char* has_mlps : {"moe.pattern=dm", "moe.shared_ffn_hidden_size=8"})
+    EXPECT_EQ(plan({kGelu, has_mlps}).warnings(), std::vector<std::string>{}) << has_mlps;
+  EXPECT_EQ(plan({"recompute.modules=mlp"}).warnings(), std::vector<std::string>{});
+  const auto warned = [&](std::vector<std::string> settings) {
+    settings.emplace_back("recompute.modules=norms");
+    const RunConfig saved = plan(settings).as_config();
+    settings.back() = kGelu;
+    return resume_changes(saved, plan(settings)).warned;
+  };
+  EXPECT_THAT(warned({}), ::testing::Not(::testing::Contains(HasSubstr("gradients of gelu differ"))));
+  EXPECT_THAT(warned({"moe.pattern=dm"}), ::testing::Contains(HasSubstr("gradients of gelu differ")));
+}
+
+TEST(MoeRecipe, WarnsOnceWhereGroupedGemmsRunAsALoop) {
+  const auto warnings = [](std::vector<std::string> settings) {
+    return plan_with_experts(std::move(settings)).warnings();
+  };
+  constexpr const char* kGrouped = "moe.gemm=grouped";
+  const auto expect_reason = [&](std::vector<std::string> settings, const std::string& reason) {
+    settings.emplace_back(kGrouped);
+    EXPECT_EQ(warnings(settings),
+              std::vector<std::string>{"moe.gemm = grouped: runs as loop, a GEMM for each expert: " + reason});
+    for (const char* other : {"moe.gemm=auto", "moe.gemm=loop"}) {
+      settings.back() = other;
+      EXPECT_EQ(warnings(settings), std::vector<std::string>{}) << other;
+    }
+    settings.back() = kGrouped;
+    // Then the host reads the sizes of groups, which a GPU's graph cannot wait for.
+    settings.emplace_back("graphs.mode=iteration");
+    const bool is_refused = std::ranges::find(settings, "device.type=cuda") != settings.end();
+    EXPECT_EQ(problem_with(settings).empty(), !is_refused) << problem_with(settings);
+    if (is_refused) {
+      EXPECT_THAT(problem_with(settings), HasSubstr("graphs.mode = iteration: the host reads how many rows"));
+    }
+  };
+  expect_reason({}, "one kernel for all experts is built for GPUs only");
+  constexpr const char *kGpu = "device.type=cuda", *kBf16 = "train.precision=bf16";
+  expect_reason({kGpu, "train.precision=fp32"}, "its kernel computes in 16 bits, and train.precision = fp32");
+  expect_reason({kGpu, kBf16, "model.hidden_size=36"}, "its kernel takes multiples of 8, and model.hidden_size = 36");
+  expect_reason({kGpu, kBf16, "moe.ffn_hidden_size=20"},
+                "its kernel takes multiples of 8, and moe.ffn_hidden_size / parallel.etp = 20");
+  expect_reason({kGpu, kBf16, "moe.ffn_hidden_size=24", "parallel.etp=2"},
+                "its kernel takes multiples of 8, and moe.ffn_hidden_size / parallel.etp = 12");
+  // Without a GPU, as of a plan for another machine, Hopper is assumed.
+  const std::vector<std::string> fits = warnings({kGpu, kBf16, "moe.ffn_hidden_size=24", kGrouped});
+  if (device::num_gpus() == 0) {
+    EXPECT_EQ(fits, std::vector<std::string>{});
   }
 }
 
