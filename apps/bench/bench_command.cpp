@@ -18,6 +18,8 @@
 #include "megalith/train/trace_file.h"
 
 #include "apps/bench/bench.h"
+#include "apps/bench/bench_grouped.h"
+#include "apps/bench/bench_moe.h"
 #include "apps/program/command.h"
 #include "apps/program/launch.h"
 
@@ -307,6 +309,8 @@ void add_bench(CLI::App& program) {
   CLI::App* command = program.add_subcommand("bench", "Measure the engine");
   command->require_subcommand(1);
   add_bench_ops(*command);
+  add_bench_grouped(*command);
+  add_bench_moe(*command);
   add_bench_collectives(*command);
   auto b = std::make_shared<StepBench>();
   CLI::App* step = command->add_subcommand(

@@ -1,98 +1,279 @@
 #include "apps/bench/bench_moe.h"
 
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
-#include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/router.h"
-#include "megalith/ops/rows.h"
+
+#include "apps/bench/bench.h"
+#include "apps/bench/layer_bench.h"
+#include "apps/program/command.h"
+#include "apps/program/launch.h"
 
 namespace megalith::apps {
 namespace {
 
-/// Rows with their chosen experts, and their order by expert.
-struct Routed {
-  Tensor logits, probabilities, experts, weights, choices;  // outputs of the router
-  Tensor row_of, pair_of;
-  ops::GroupRows groups;
-  std::vector<std::int32_t> host_groups;
+struct MoeBench {
+  std::string device = "cpu", precision, format = "text", load = "even";
+  Index tokens = 1024, hidden = 768, ffn = 768, experts = 8, top_k = 2, ep = 1, steps = 10, warmup = 2;
+  bool deterministic = false;
+  std::vector<std::string> settings;  ///< settings KEY=VALUE of the recipe
+  std::vector<std::string> shape;     ///< the given options that a preset also sets
 };
 
-Routed route(OpsRunner& bench, const OpsBench& o) {
-  const Index rows = o.tokens * o.top_k;
-  const DType wide = statistics_dtype(bench.dtype());
-  Routed r{.logits = bench.random({o.tokens, o.experts}, wide),
-           .probabilities = bench.empty({o.tokens, o.experts}, wide),
-           .experts = bench.empty({o.tokens, o.top_k}, DType::i32),
-           .weights = bench.empty({o.tokens, o.top_k}, wide),
-           .choices = bench.empty({1, o.experts}, DType::i64),
-           .row_of = bench.empty({o.tokens, o.top_k}, DType::i32),
-           .pair_of = bench.empty({rows}, DType::i32),
-           .groups = {.begin = bench.empty({o.experts}, DType::i32), .rows = bench.empty({o.experts}, DType::i32)},
-           .host_groups = std::vector<std::int32_t>(static_cast<std::size_t>(2 * o.experts))};
-  bench.measure("router", 0, static_cast<double>(r.logits.bytes() + r.probabilities.bytes()), [&](Exec& e) {
-    ops::router_forward(e, {.logits = r.logits,
-                            .bias = {},
-                            .probabilities = r.probabilities,
-                            .experts = r.experts,
-                            .weights = r.weights,
-                            .counts = r.choices,
-                            .rules = {.top_k = o.top_k}});
-  });
-  bench.measure("build_rows", 0, static_cast<double>(3 * r.experts.bytes()), [&](Exec& e) {
-    ops::build_rows(e, {.experts = r.experts, .groups = r.groups, .row_of = r.row_of, .pair_of = r.pair_of});
-  });
-  bench.ex().copy(r.host_groups.data(), r.groups.begin.raw(), r.groups.begin.bytes());
-  bench.ex().copy(r.host_groups.data() + o.experts, r.groups.rows.raw(), r.groups.rows.bytes());
-  bench.ex().synchronize();
-  r.groups.host = r.host_groups;
-  return r;
+config::RunPlan layer_plan(const MoeBench& b) {
+  config::RunConfig c = config::parse_recipe("", "bench moe", b.settings);
+  const auto set = [](auto& key, const auto& value) {
+    if (!key) key = value;
+  };
+  if (c.model.preset && !b.shape.empty())
+    throw ConfigError(str(b.shape.front(), ": model.preset = ", *c.model.preset,
+                          " sets it, too; leave one of the two out, or set the model's own key by --set"));
+  if (!c.model.preset) {
+    constexpr Index kHead = 64;  // attention does not run
+    set(c.model.family, "llama");
+    set(c.model.num_layers, Index{1});
+    set(c.model.hidden_size, b.hidden);
+    set(c.model.num_heads, b.hidden % kHead == 0 ? b.hidden / kHead : Index{1});
+    set(c.model.position, "learned");
+    set(c.moe.num_experts, b.experts);
+    set(c.moe.top_k, b.top_k);
+    set(c.moe.ffn_hidden_size, b.ffn);
+  }
+  set(c.model.seq_len, b.tokens);
+  set(c.parallel.ep, b.ep);
+  set(c.parallel.ranks, *c.parallel.ep);
+  set(c.train.steps, b.steps);
+  set(c.train.micro_batch, Index{1});
+  set(c.train.global_batch, *c.parallel.ep * *c.train.micro_batch);
+  if (!b.precision.empty()) set(c.train.precision, b.precision);
+  set(c.train.deterministic, b.deterministic);
+  set(c.device.type, b.device);
+  set(c.data.tokenizer, "byte");
+  set(c.data.train, std::vector<std::string>{"random tokens"});
+  return config::resolve(c);
 }
 
-/// A layer of experts from `in` to `out` features, as grouped GEMM and as one GEMM of all rows.
-void measure_products(OpsRunner& bench, const OpsBench& o, const Routed& routed, const char* name, Index in,
-                      Index out) {
-  const Index rows = o.tokens * o.top_k;
-  const Tensor x = bench.random({rows, in}), w = bench.random({o.experts, out, in}), y = bench.empty({rows, out}),
-               dy = bench.random({rows, out}), dx = bench.empty({rows, in}), dw = bench.gradient({o.experts, out, in}),
-               one = bench.random({out, in}), d_one = bench.gradient({out, in});
-  const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
-  const ops::GroupRows& groups = routed.groups;
-  constexpr auto kTurned = ops::Transpose::yes;
-  const auto measure = [&](const char* what, const std::function<void(Exec&)>& op) {
-    bench.measure(str(name, " ", rows, " x ", out, " x ", in, " ", what), flops, 0, op);
+/// What the timed layer needs, beyond the rules of recipes.
+void check_layer(const config::RunPlan& plan) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  const auto require = [](bool holds, std::string_view key, const auto& value, const std::string& rule) {
+    if (!holds) throw ConfigError(str(key, " = ", value, ": ", rule));
   };
-  measure("grouped", [&](Exec& e) { ops::grouped_matmul(e, {.x = x, .w = w, .y = y, .groups = groups}); });
-  measure("one product", [&](Exec& e) { ops::matmul(e, {.a = x, .b = one, .c = y, .transpose_b = kTurned}); });
-  measure("dgrad grouped",
-          [&](Exec& e) { ops::grouped_matmul_input_grad(e, {.dy = dy, .w = w, .dx = dx, .groups = groups}); });
-  measure("dgrad one product", [&](Exec& e) { ops::matmul(e, {.a = dy, .b = one, .c = dx}); });
-  measure("wgrad grouped",
-          [&](Exec& e) { ops::grouped_matmul_weight_grad(e, {.dy = dy, .x = x, .dw = dw, .groups = groups}); });
-  measure("wgrad one product", [&](Exec& e) {
-    ops::matmul(e, {.a = dy, .b = x, .c = d_one, .transpose_a = kTurned, .write = ops::Write::accumulate});
-  });
+  require(moe.has_experts(), "moe.num_experts", "none", "must be given: bench moe times a layer of experts");
+  for (const auto& [key, size] : {std::pair{"parallel.tp", plan.grid.tp}, std::pair{"parallel.pp", plan.grid.pp},
+                                  std::pair{"parallel.etp", plan.grid.etp}})
+    require(size == 1, key, size, "must be 1: ranks of bench moe only share out experts");
+  require(plan.grid.world_size == plan.grid.ep, "parallel.ranks", plan.grid.world_size,
+          str("must be --ep = ", plan.grid.ep, ": ranks of bench moe only share out experts"));
+  require(plan.model.hidden_size >= moe.num_experts, "--hidden", plan.model.hidden_size,
+          str("must be at least --experts = ", moe.num_experts, ", as the first numbers of a row are its logits"));
+  require(moe.group_top_k == moe.num_groups, "moe.group_top_k", moe.group_top_k,
+          str("must be moe.num_groups = ", moe.num_groups, ": a load names experts of all groups"));
+  const std::string because = "--load gives every token its experts: leave it out";
+  require(!moe.force_balance, "moe.force_balance", "true", because + ", or use --load even");
+  require(moe.replay.empty(), "moe.replay", moe.replay, because + ", or use --load trace:FILE");
+  require(moe.router_skew == 0, "moe.router_skew", moe.router_skew, because);
+  require(plan.graphs.mode == capture::GraphMode::none, "graphs.mode", capture::name(plan.graphs.mode),
+          "must be none: the parts of a graph cannot be timed");
 }
+
+/// How uneven a load is: the greatest number over the mean, in the worst step.
+struct Unevenness {
+  double of_experts = 1, of_ranks = 1;
+};
+
+struct MoeResult {
+  std::vector<LayerTimes> times;            ///< by step
+  std::vector<std::vector<Index>> choices;  ///< by step and expert
+};
+
+Unevenness unevenness(const MoeResult& result, int ranks) {
+  Unevenness worst;
+  for (const std::vector<Index>& counts : result.choices) {
+    const std::size_t of_a_rank = counts.size() / static_cast<std::size_t>(ranks);
+    const auto sum = static_cast<double>(std::accumulate(counts.begin(), counts.end(), Index{0}));
+    const auto over_mean = [&](Index most, std::size_t shares) {
+      return static_cast<double>(most) * static_cast<double>(shares) / sum;
+    };
+    worst.of_experts = std::max(worst.of_experts, over_mean(std::ranges::max(counts), counts.size()));
+    for (auto first = counts.begin(); first != counts.end(); first += static_cast<std::ptrdiff_t>(of_a_rank)) {
+      const Index rows = std::accumulate(first, first + static_cast<std::ptrdiff_t>(of_a_rank), Index{0});
+      worst.of_ranks = std::max(worst.of_ranks, over_mean(rows, static_cast<std::size_t>(ranks)));
+    }
+  }
+  return worst;
+}
+
+/// Over the steps.
+struct OverSteps {
+  double median_s = 0, max_s = 0;
+};
+template <class Of>
+OverSteps over_steps(const MoeResult& result, Of&& of) {
+  std::vector<double> all;
+  for (const LayerTimes& times : result.times) all.push_back(of(times));
+  return {median(all), std::ranges::max(all)};
+}
+
+/// A part of the layer in one pass.
+struct PartTimes {
+  OverSteps whole, communication;
+};
+PartTimes part_times(const MoeResult& result, LayerPass pass, std::size_t part) {
+  const auto of = [&](double LayerTimes::Part::*member) {
+    return over_steps(
+        result, [&](const LayerTimes& times) { return times.parts[static_cast<std::size_t>(pass)][part].*member; });
+  };
+  return {of(&LayerTimes::Part::seconds), of(&LayerTimes::Part::communication_s)};
+}
+OverSteps pass_times(const MoeResult& result, LayerPass pass) {
+  return over_steps(result, [&](const LayerTimes& times) { return times.whole_s[static_cast<std::size_t>(pass)]; });
+}
+constexpr std::pair<LayerPass, std::string_view> kPasses[] = {{LayerPass::forward, "forward"},
+                                                              {LayerPass::backward, "backward"}};
+
+void print_layer_json(const MoeBench& b, const config::RunPlan& plan, const MoeResult& result) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  const Unevenness load = unevenness(result, plan.grid.world_size);
+  nlohmann::ordered_json out = {{"ranks", plan.grid.world_size},
+                                {"tokens", plan.train.micro_batch * plan.model.seq_len},
+                                {"hidden", plan.model.hidden_size},
+                                {"ffn", moe.ffn_hidden_size},
+                                {"experts", moe.num_experts},
+                                {"top_k", moe.top_k},
+                                {"precision", plan.train.precision},
+                                {"load", b.load},
+                                {"expert_max_over_mean", load.of_experts},
+                                {"rank_max_over_mean", load.of_ranks}};
+  for (const auto& [pass, name] : kPasses) {
+    const OverSteps whole = pass_times(result, pass);
+    nlohmann::ordered_json& of = out[std::string(name)];
+    of = {{"seconds", whole.median_s}, {"max_seconds", whole.max_s}};
+    for (std::size_t part = 0; part < kMoeParts.size(); ++part) {
+      const PartTimes times = part_times(result, pass, part);
+      of["parts"].push_back({{"name", kMoeParts[part]},
+                             {"seconds", times.whole.median_s},
+                             {"max_seconds", times.whole.max_s},
+                             {"communication_seconds", times.communication.median_s}});
+    }
+  }
+  out["choices"] = result.choices;
+  std::printf("%s\n", out.dump(2).c_str());
+}
+
+void print_layer_table(const MoeBench& b, const config::RunPlan& plan, const MoeResult& result) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  const Unevenness load = unevenness(result, plan.grid.world_size);
+  std::printf(
+      "%d ranks with %lld tokens each, hidden %lld, %lld experts of %lld, top-%lld, %s, median of %zu steps\n"
+      "load %s: at most %.2f times the mean for an expert, %.2f for a rank\n"
+      "%-12s %12s %15s %12s %15s\n",
+      plan.grid.world_size, static_cast<long long>(plan.train.micro_batch * plan.model.seq_len),
+      static_cast<long long>(plan.model.hidden_size), static_cast<long long>(moe.num_experts),
+      static_cast<long long>(moe.ffn_hidden_size), static_cast<long long>(moe.top_k), plan.train.precision.c_str(),
+      result.times.size(), b.load.c_str(), load.of_experts, load.of_ranks, "", "forward", "communication", "backward",
+      "communication");
+  for (std::size_t part = 0; part < kMoeParts.size(); ++part) {
+    std::printf("%-12s", std::string(kMoeParts[part]).c_str());
+    for (const auto& [pass, name] : kPasses) {
+      const PartTimes times = part_times(result, pass, part);
+      std::printf(" %9.1f us %12.1f us", 1e6 * times.whole.median_s, 1e6 * times.communication.median_s);
+    }
+    std::printf("\n");
+  }
+  std::printf("%-12s", "layer");
+  for (const auto& [pass, name] : kPasses) std::printf(" %9.1f us %15s", 1e6 * pass_times(result, pass).median_s, "");
+  std::printf("\n%-12s", "slowest step");
+  for (const auto& [pass, name] : kPasses) std::printf(" %9.1f us %15s", 1e6 * pass_times(result, pass).max_s, "");
+  std::printf("\n");
+}
+
+void run_moe_bench(const MoeBench& b) {
+  const Launcher launcher = detect_launcher();
+  const config::RunPlan plan = layer_plan(b);
+  check_layer(plan);
+  const LoadSizes sizes{.tokens = plan.train.micro_batch * plan.model.seq_len,
+                        .experts = plan.model.moe.num_experts,
+                        .top_k = plan.model.moe.top_k,
+                        .ranks = plan.grid.world_size};
+  const ExpertLoad load(*io::posix_fs(), b.load, sizes);
+  std::optional<MoeResult> result;
+  const auto shape = [&] {
+    require_processes(launcher, "--ep", plan.grid.world_size);
+    return shape_of(plan);
+  };
+  const auto body = [&](comm::World& world) {
+    LayerBench layer(world, plan, load);
+    layer.warm_up();
+    MoeResult mine;
+    for (Index step = 0; step < b.warmup; ++step) layer.step(0);
+    for (Index step = 0; step < b.steps; ++step) {
+      mine.times.push_back(layer.step(step));
+      mine.choices.push_back(load.counts(step));
+    }
+    if (world.rank() == 0) result = std::move(mine);
+  };
+  run_job(launcher, {.shape = shape, .body = body});
+  if (!result) return;
+  if (b.format == "json")
+    print_layer_json(b, plan, *result);
+  else
+    print_layer_table(b, plan, *result);
+}
+
+constexpr const char* kLoads =
+    "Choices of each expert. even: equal; hot: expert 0 is among those of every token; rank: the experts of rank 0 get "
+    "all they can take; rotate: as hot, another rank's expert in each step; burst: even, and every fourth step as "
+    "rank; trace:FILE: those of the first MoE layer in a file of train --router-trace, step after step";
 
 }  // namespace
 
-void bench_moe(const OpsBench& o) {
-  if (o.top_k > o.experts) throw ConfigError(str("--top-k = ", o.top_k, ": must be at most --experts = ", o.experts));
-  OpsRunner bench(o);
-  bench.measure_roofs();
-  const Index rows = o.tokens * o.top_k;
-  const Routed routed = route(bench, o);
-  const Tensor x = bench.random({o.tokens, o.hidden}), in = bench.empty({rows, o.hidden}),
-               y = bench.empty({o.tokens, o.hidden});
-  const double one = static_cast<double>(x.bytes()), all = static_cast<double>(in.bytes());
-  bench.measure("permute_rows", 0, one + all, [&](Exec& e) {
-    ops::permute_rows(e, {.x = x, .pair_of = routed.pair_of, .rows = in, .top_k = o.top_k});
+void add_bench_moe(CLI::App& bench) {
+  const auto b = std::make_shared<MoeBench>();
+  CLI::App* command = bench.add_subcommand(
+      "moe",
+      "A layer of experts, forward and backward, by its parts: router; preprocess (counts, and rows in the order of "
+      "their ranks); dispatch (to the ranks of the experts); experts (GEMMs, and the way back of results); combine "
+      "(weighted sums). Backward: combine (gradients as rows), experts (the way to the experts, GEMMs), dispatch "
+      "(the way back), preprocess (sums of rows), router. Times are those of the slowest rank, by the host's clock on "
+      "a CPU and by events on a GPU; communication is the part of them in calls between ranks and waits, of another "
+      "run. Rows are random, but for the numbers that make the router choose the load's experts");
+  command->add_option("--device", b->device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  command->add_option("--precision", b->precision,
+                      "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
+  const auto size = [&](const char* name, Index& value, const char* what, Index max) {
+    return command->add_option(name, value, what)->check(between(1, max))->capture_default_str();
+  };
+  constexpr Index kMaxSize = std::numeric_limits<std::int32_t>::max();
+  size("--tokens", b->tokens, "Tokens of a rank, unless --set model.seq_len gives them", kMaxSize);
+  const std::vector<CLI::Option*> shape = {size("--hidden", b->hidden, "Hidden size", kMaxSize),
+                                           size("--ffn", b->ffn, "Width of an expert", kMaxSize),
+                                           size("--experts", b->experts, "Experts", ops::kMaxRouterExperts),
+                                           size("--top-k", b->top_k, "Experts of a token", ops::kMaxRouterExperts)};
+  size("--ep", b->ep, "Ranks, among which the experts are divided", kMaxSize);
+  command->add_option("--load", b->load, kLoads)->capture_default_str();
+  size("--steps", b->steps, "Steps measured", kMaxSize);
+  command->add_option("--warmup", b->warmup, "Steps before them")->check(between(0, kMaxSize))->capture_default_str();
+  command->add_flag("--deterministic", b->deterministic, "The same bits every time");
+  command->add_option("--set", b->settings, "KEY=VALUE of a recipe, as moe.capacity=pad or model.preset=olmoe-1b-7b");
+  command->add_option("--format", b->format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  command->callback([b, shape] {
+    for (const CLI::Option* option : shape) {
+      if (option->count() > 0) b->shape.push_back(option->get_name());
+    }
+    run_moe_bench(*b);
   });
-  bench.measure("sum_rows", 0, one + all, [&](Exec& e) {
-    ops::sum_rows(e, {.rows = in, .row_of = routed.row_of, .weights = routed.weights, .y = y});
-  });
-  measure_products(bench, o, routed, "up", o.hidden, 2 * o.ffn);
-  measure_products(bench, o, routed, "down", o.ffn, o.hidden);
-  bench.print();
 }
 
 }  // namespace megalith::apps

@@ -1,10 +1,9 @@
 #pragma once
-#include "apps/bench/ops_runner.h"
+#include <CLI/CLI.hpp>
 
 namespace megalith::apps {
 
-/// `bench moe`: routing, dispatch and combine of rows, and the grouped GEMMs beside one GEMM of as many operations.
-/// Throws ConfigError if top_k is above the number of experts.
-void bench_moe(const OpsBench& options);
+/// Adds `bench moe`: the parts of a layer of experts, forward and backward, under a load.
+void add_bench_moe(CLI::App& bench);
 
 }  // namespace megalith::apps

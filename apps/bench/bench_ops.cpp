@@ -19,7 +19,7 @@
 #include "megalith/runtime/step_state.h"
 
 #include "apps/bench/bench.h"
-#include "apps/bench/bench_moe.h"
+#include "apps/bench/bench_grouped.h"
 #include "apps/bench/ops_runner.h"
 
 namespace megalith::apps {
@@ -335,7 +335,7 @@ constexpr Command kCommands[] = {{"gemm", "The products of a model's layers", be
                                  {"attention", "Attention forward and backward", bench_attention},
                                  {"norm", "Layer and RMS norms, residual sums", bench_norm},
                                  {"llama", "Rotary embedding and SwiGLU", bench_llama},
-                                 {"moe", "The ops of a layer of experts", bench_moe},
+                                 {"rows", "The ops that choose experts, and bring rows to them and back", bench_rows},
                                  {"elementwise", "GELU, sums, casts, dropout", bench_elementwise},
                                  {"loss", "Cross entropy, also over a split vocabulary", bench_loss},
                                  {"embedding", "Embeddings, sums over rows and first values", bench_embedding},
@@ -344,18 +344,14 @@ constexpr Command kCommands[] = {{"gemm", "The products of a model's layers", be
 }  // namespace
 
 bool is_bench_of_ops(std::string_view name) {
-  return std::ranges::find(kCommands, name, &Command::name) != std::end(kCommands);
+  return name == "grouped" || std::ranges::find(kCommands, name, &Command::name) != std::end(kCommands);
 }
 
 void add_bench_ops(CLI::App& bench) {
   for (const Command& one : kCommands) {
     const auto o = std::make_shared<OpsBench>();
     CLI::App* command = bench.add_subcommand(std::string(one.name), one.what);
-    command->add_option("--device", o->device, "cpu or cuda")
-        ->check(CLI::IsMember({"cpu", "cuda"}))
-        ->capture_default_str();
-    command->add_option("--precision", o->precision,
-                        "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
+    add_device_options(*command, *o);
     const auto size = [&](const char* name, Index& value, const std::string& what,
                           Index max = std::numeric_limits<std::int32_t>::max()) {
       return command->add_option(name, value, what)->check(between(1, max))->capture_default_str();
@@ -368,19 +364,13 @@ void add_bench_ops(CLI::App& bench) {
     size("--seq", o->seq, "Sequence length");
     size("--vocab", o->vocab, "Vocabulary");
     size("--params", o->params, "Parameters of the optimizer's buffers", kMaxBytes);
-    if (one.name == "llama" || one.name == "moe") size("--ffn", o->ffn, "Width of an MLP or of an expert");
-    if (one.name == "moe") {
+    if (one.name == "llama") size("--ffn", o->ffn, "Width of an MLP");
+    if (one.name == "rows") {
       size("--experts", o->experts, "Experts", ops::kMaxGroups);
       size("--top-k", o->top_k, "Experts of a token", ops::kMaxGroups);
     }
-    command
-        ->add_option(
-            "--repeats", o->repeats,
-            "Runs, of which the median counts (default: 20; on a CPU as many of them as take 0.2 s, at least 3)")
-        ->check(between(1, std::numeric_limits<std::int32_t>::max()));
     add_dropout(*command, o->dropout, "Of attention, which our own kernel then computes on a GPU");
-    command->add_flag("--deterministic", o->deterministic, "The same bits every time");
-    command->add_option("--format", o->format, "text or json")->check(CLI::IsMember({"text", "json"}));
+    add_repeat_options(*command, *o);
     command->callback([o, one, tokens] {
       if (tokens->count() == 0 && o->device == "cpu") o->tokens = one.cpu_tokens;
       one.run(*o);

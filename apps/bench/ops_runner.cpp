@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdio>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,7 @@
 #include "megalith/runtime/memory_plan.h"
 
 #include "apps/bench/bench.h"
+#include "apps/program/command.h"
 
 namespace megalith::apps {
 namespace {
@@ -130,23 +132,59 @@ void OpsRunner::measure_roofs() {
   ex_->release();
 }
 
-void OpsRunner::print() const {
+nlohmann::ordered_json OpsRunner::as_json() const {
   nlohmann::ordered_json out = nlohmann::ordered_json::array();
   for (const OpRow& row : rows_) {
-    const bool counts_flops = row.flops > 0;
-    const double rate = (counts_flops ? row.flops : row.bytes) / row.seconds;
-    const double share = rate / (counts_flops ? flops_per_second_ : bytes_per_second_);
-    if (options_.format == "json") {
-      out.push_back({{"name", row.name},
-                     {"seconds", row.seconds},
-                     {counts_flops ? "flops_per_second" : "bytes_per_second", rate},
-                     {"share_of_roof", share}});
-    } else {
-      std::printf("%-44s %10.1f us %9.1f %s %5.1f %%\n", row.name.c_str(), 1e6 * row.seconds,
-                  rate * (counts_flops ? 1e-12 : 1e-9), counts_flops ? "TFLOP/s" : "GB/s   ", 100 * share);
-    }
+    out.push_back({{"name", row.name},
+                   {"seconds", row.seconds},
+                   {row.flops > 0 ? "flops_per_second" : "bytes_per_second", row.rate()},
+                   {"share_of_roof", share_of_roof(row)}});
   }
-  if (options_.format == "json") std::printf("%s\n", out.dump(2).c_str());
+  return out;
+}
+
+void OpsRunner::print_table() const {
+  for (const OpRow& row : rows_) {
+    const bool is_large = row.flops > 0 && row.rate() >= 1e12;
+    const char* const unit = row.flops == 0 ? "GB/s   " : is_large ? "TFLOP/s" : "GFLOP/s";
+    std::printf("%-44s %10.1f us %9.1f %s %5.1f %%\n", row.name.c_str(), 1e6 * row.seconds,
+                row.rate() * (is_large ? 1e-12 : 1e-9), unit, 100 * share_of_roof(row));
+  }
+}
+
+void OpsRunner::print() const {
+  if (options_.format == "json")
+    std::printf("%s\n", as_json().dump(2).c_str());
+  else
+    print_table();
+}
+
+void OpsRunner::print(const nlohmann::ordered_json& facts, const std::string& title) const {
+  if (options_.format == "json") {
+    nlohmann::ordered_json out = facts;
+    out["times"] = as_json();
+    std::printf("%s\n", out.dump(2).c_str());
+    return;
+  }
+  std::printf("%s\n", title.c_str());
+  print_table();
+}
+
+void add_device_options(CLI::App& command, OpsBench& options) {
+  command.add_option("--device", options.device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  command.add_option("--precision", options.precision,
+                     "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
+}
+
+void add_repeat_options(CLI::App& command, OpsBench& options) {
+  command
+      .add_option("--repeats", options.repeats,
+                  "Runs, of which the median counts (default: 20; on a CPU as many of them as take 0.2 s, at least 3)")
+      ->check(between(1, std::numeric_limits<std::int32_t>::max()));
+  command.add_flag("--deterministic", options.deterministic, "The same bits every time");
+  command.add_option("--format", options.format, "text or json")->check(CLI::IsMember({"text", "json"}));
 }
 
 }  // namespace megalith::apps

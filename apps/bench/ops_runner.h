@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
+
 #include "megalith/ops/gemm_chooser.h"
 #include "megalith/runtime/exec.h"
 
@@ -19,6 +22,11 @@ struct OpsBench {
   bool deterministic = false;
 };
 
+/// --device and --precision.
+void add_device_options(CLI::App& command, OpsBench& options);
+/// --repeats, --deterministic and --format.
+void add_repeat_options(CLI::App& command, OpsBench& options);
+
 /// The time for all runs of an op on a CPU, unless their number is given. There are at least three.
 inline constexpr double kSecondsOfAnOp = 0.2;
 
@@ -27,6 +35,7 @@ struct OpRow {
   std::string name;
   double seconds = 0;
   double flops = 0, bytes = 0;  ///< one of them is 0
+  double rate() const { return (flops > 0 ? flops : bytes) / seconds; }
 };
 
 /// Runs ops on random data and keeps their times.
@@ -61,8 +70,15 @@ class OpsRunner {
   /// other. On a GPU each time is that of ten runs in a row, so that the launch overhead of the host does not count.
   void measure(const std::string& name, double flops, double bytes, const std::function<void(Exec&)>& op);
   void print() const;
+  /// With what all rows have in common: a title of the table, members beside the rows in JSON.
+  void print(const nlohmann::ordered_json& facts, const std::string& title) const;
 
  private:
+  double share_of_roof(const OpRow& row) const {
+    return row.rate() / (row.flops > 0 ? flops_per_second_ : bytes_per_second_);
+  }
+  nlohmann::ordered_json as_json() const;
+  void print_table() const;
   Tensor copied(const Shape& shape, DType dtype, const void* values);
   /// All GEMMs seen so far use their fastest algorithms from here on, as in training.
   void choose_gemms();

@@ -51,7 +51,7 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
       {"megalith bench step --layers 1 --set model.preset=gpt2-124m", "--layers: model.preset = gpt2-124m sets it"},
       {"megalith bench gemm --heads 0", "--heads"},
       {"megalith bench llama --heads 7", "--heads = 7: twice as many must divide --hidden = 768"},
-      {"megalith bench moe --top-k 9", "--top-k = 9: must be at most --experts = 8"},
+      {"megalith bench rows --top-k 9", "--top-k = 9: must be at most --experts = 8"},
       {"megalith bench attention --dropout nan", "--dropout: must be a number from 0, not nan"},
       {"megalith bench embedding --vocab 4294967296", "--vocab: must be a number from 1 to 2147483647, not 4294967296"},
       {"megalith bench collectives --min 0", "--min: must be a number from 1, not 0"},
