@@ -122,6 +122,7 @@ inline RandomMoe random_moe(std::uint64_t seed) {
   RandomMoe recipe{c, c};
   recipe.one.parallel.ranks = 1;
   draw_grid(draw, recipe.many);
+  recipe.one.moe.router_skew = recipe.many.moe.router_skew = draw.one_in(4) ? draw.between(0, 2) : 0;
   return recipe;
 }
 
