@@ -102,17 +102,18 @@ std::string owners_of(const BytesByOwner& bytes) {
 }
 
 /// The recomputation that repeats the fewest FLOPs of those with which the largest rank fits; nullptr: none.
-const train::RecomputeChoice* recompute_for(const GpuSize& gpu, const PlannedRanks& planned) {
+const train::RecomputeChoice* recompute_for(const config::RunPlan& plan, const GpuSize& gpu,
+                                            const PlannedRanks& planned) {
   const auto found =
       std::ranges::find_if(planned.by_recompute, [&](const BytesByOwner& bytes) { return total(bytes) <= gpu.room(); });
   if (found == planned.by_recompute.end()) return nullptr;
-  return &train::recompute_choices()[static_cast<std::size_t>(found - planned.by_recompute.begin())];
+  return &train::recompute_choices(plan.model)[static_cast<std::size_t>(found - planned.by_recompute.begin())];
 }
 
 std::string fit_text(const config::RunPlan& plan, const GpuSize& gpu, const PlannedRanks& planned) {
   const std::size_t largest = planned.largest();
   const Index left = gpu.room() - total(planned.ranks[largest]);
-  const train::RecomputeChoice* const recompute = left < 0 ? recompute_for(gpu, planned) : nullptr;
+  const train::RecomputeChoice* const recompute = left < 0 ? recompute_for(plan, gpu, planned) : nullptr;
   const auto of_largest = [&](const config::RunPlan& other) {
     return train::planned_bytes(other, static_cast<int>(largest));
   };
@@ -131,7 +132,7 @@ std::string recompute_text(const config::RunPlan& plan, const PlannedRanks& plan
       {"recompute", "repeated FLOPs", "activations", "scratch", "largest rank"}};
   for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
     const BytesByOwner& bytes = planned.by_recompute[i];
-    const train::RecomputeChoice& choice = train::recompute_choices()[i];
+    const train::RecomputeChoice& choice = train::recompute_choices(plan.model)[i];
     const double repeated = model::repeated_flops_per_token(spec, choice.config) / step;
     rows.push_back({choice.name, str(std::round(1000 * repeated) / 10, " %"), human_bytes(of(bytes, "activations")),
                     human_bytes(of(bytes, kScratchOwner)), human_bytes(total(bytes))});
@@ -218,7 +219,7 @@ PlannedRanks plan_ranks(const config::RunPlan& plan) {
   PlannedRanks planned;
   for (int rank = 0; rank < plan.grid.world_size; ++rank)
     planned.ranks.push_back(stages[static_cast<std::size_t>(grid.coordinates(rank).pp)]);
-  for (const train::RecomputeChoice& choice : train::recompute_choices())
+  for (const train::RecomputeChoice& choice : train::recompute_choices(plan.model))
     planned.by_recompute.push_back(largest_of(train::with_recompute(plan, choice.config), grid, candidates));
   if (plan.grid.dp * plan.grid.cp == 1) return planned;
   config::RunPlan other = plan;
@@ -263,7 +264,7 @@ std::string plan_json(const config::RunPlan& plan, const PlannedRanks& planned) 
   }
   for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
     const BytesByOwner& bytes = planned.by_recompute[i];
-    out["recompute"].push_back({{"recompute", train::recompute_choices()[i].name},
+    out["recompute"].push_back({{"recompute", train::recompute_choices(plan.model)[i].name},
                                 {"activations", of(bytes, "activations")},
                                 {"total", total(bytes)}});
   }

@@ -15,8 +15,9 @@ struct RecomputeChoice {
   /// "recompute.mode = selective, recompute.modules = [gelu, norms]"
   std::string settings() const;
 };
-/// Ordered by the FLOPs that backward passes recompute, from none to those of whole layers.
-std::span<const RecomputeChoice> recompute_choices();
+/// Ordered by the FLOPs that backward passes recompute, from none to those of whole layers. Without gelu where the
+/// model has no MLP whose activation is kept: experts keep none.
+std::span<const RecomputeChoice> recompute_choices(const model::ModelConfig& model);
 /// The plan with another recomputation.
 config::RunPlan with_recompute(config::RunPlan plan, const nn::RecomputeConfig& recompute);
 

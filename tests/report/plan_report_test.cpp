@@ -83,7 +83,7 @@ TEST(PlanReport, SaysWhichGpusHoldTheLargestRank) {
 TEST(PlanReport, SaysWhatEachRecomputationTakes) {
   const config::RunPlan plan = plan_of({"parallel.pp=2"});
   const PlannedRanks planned = plan_ranks(plan);
-  const auto choices = train::recompute_choices();
+  const auto choices = train::recompute_choices(plan.model);
   ASSERT_EQ(planned.by_recompute.size(), choices.size());
   EXPECT_EQ(planned.by_recompute[0], planned.ranks[planned.largest()]);
   EXPECT_THAT(plan_text(plan, planned), HasSubstr("recompute  repeated FLOPs  activations"));
@@ -116,12 +116,30 @@ TEST(PlanReport, PlansOneRankOfAStageForAllAndFewStagesForEachRecomputation) {
     for (int rank = 0; rank < 16; ++rank)
       EXPECT_EQ(planned.ranks[static_cast<std::size_t>(rank)], train::planned_bytes(plan, rank)) << rank;
     for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
-      const config::RunPlan other = train::with_recompute(plan, train::recompute_choices()[i].config);
+      const config::RunPlan other = train::with_recompute(plan, train::recompute_choices(plan.model)[i].config);
       Index most = 0;
       for (int rank = 0; rank < 16; ++rank) most = std::max(most, total(train::planned_bytes(other, rank)));
-      EXPECT_EQ(total(planned.by_recompute[i]), most) << settings[1] << ", " << train::recompute_choices()[i].name;
+      EXPECT_EQ(total(planned.by_recompute[i]), most)
+          << settings[1] << ", " << train::recompute_choices(plan.model)[i].name;
     }
   }
+}
+
+// Experts keep no activation, so recomputing it would take nothing less.
+TEST(PlanReport, OffersNoRecomputationThatDoesNothing) {
+  const auto offered = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"moe.num_experts=4", "model.num_layers=2"});
+    const config::RunPlan plan = plan_of(std::move(settings));
+    const nlohmann::json report = nlohmann::json::parse(plan_json(plan, plan_ranks(plan)));
+    std::vector<std::string> names;
+    for (const nlohmann::json& row : report.at("recompute")) names.push_back(row.at("recompute").get<std::string>());
+    return names;
+  };
+  EXPECT_THAT(offered({}),
+              ::testing::ElementsAre("none", "norms", "norms, attention", "norms, attention, mlp", "full"));
+  for (const char* has_mlps : {"moe.pattern=dm", "moe.shared_ffn_hidden_size=8"})
+    EXPECT_THAT(offered({has_mlps}), ::testing::ElementsAre("none", "gelu, norms", "gelu, norms, attention",
+                                                            "norms, attention, mlp", "full"));
 }
 
 TEST(PlanReport, NamesTheRecomputationThatFitsAndRepeatsLeast) {
