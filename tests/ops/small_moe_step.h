@@ -1,4 +1,5 @@
 #pragma once
+#include "megalith/ops/echo_plan.h"
 #include "megalith/ops/embedding.h"
 #include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/rope.h"
@@ -25,8 +26,11 @@ struct SmallMoe {
          state = memory.tensor({Index{sizeof(StepState)}}, DType::u8);
   Tensor loss = memory.tensor({1}, DType::f64), d_logits = memory.tensor({kTokens, kExperts}, DType::f32),
          d_hidden = memory.tensor({kTokens, kHidden}, DType::f32);
+  Tensor pairs = memory.tensor({2, kExperts}, DType::i32);  // of two ranks
+  EchoPlan echo = make_echo_plan(memory, 2, kExperts, 1);
 
   SmallMoe() {
+    for (Index i = 0; i < pairs.numel(); ++i) pairs.data<std::int32_t>()[i] = static_cast<std::int32_t>(9 - i);
     for (Index t = 0; t < kTokens; ++t) ids.data<std::int32_t>()[t] = static_cast<std::int32_t>(t * 5 % kVocab);
     for (const Tensor& tensor : {table, gamma, gate, bias, up, down}) {
       float* data = tensor.data<float>();
@@ -101,6 +105,7 @@ inline void small_moe_step(Exec& ex, const SmallMoe& moe) {
                      .residual = {},
                      .dx = moe.d_hidden,
                      .gamma_grad = moe.gamma_grad});
+  plan_echo(ex, {.counts = moe.pairs, .plan = moe.echo, .stages = make_echo_stages(ex, 2, kExperts, 1)});
 }
 
 }  // namespace megalith::ops
