@@ -311,8 +311,10 @@ Pending read_rows_alone(Exec& ex, const OpInfo& op, const Args& args) {
       throw CollectiveError(str('[', name, "] a group of one rank: ", fault));
     const Index row_bytes = args.mine.dim(1) * size_of(args.mine.dtype());
     std::vector<const std::byte*> rows;
-    for (const RowPlace& place : places_of(args))
-      rows.push_back(static_cast<const std::byte*>(args.mine.raw()) + place.row * row_bytes);
+    for (const auto& [member, row] : places_of(args)) {
+      const auto* const mine = static_cast<const std::byte*>(args.mine.raw());
+      rows.push_back(member == kNoMember ? nullptr : mine + row * row_bytes);
+    }
     take_rows(args, rows, {0, args.mine.dim(1)});
   });
   return {};

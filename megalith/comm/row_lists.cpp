@@ -43,9 +43,13 @@ Index length_of(std::string_view op, std::string_view name, const Tensor& list) 
 
 // These return what is wrong with a list, or nothing.
 
-std::string fault_of_places(std::string_view name, std::span<const RowPlace> places, int members, Index rows) {
+enum class NoMember : std::uint8_t { allowed, refused };
+
+std::string fault_of_places(std::string_view name, std::span<const RowPlace> places, int members, Index rows,
+                            NoMember no_member) {
   for (std::size_t i = 0; i < places.size(); ++i) {
     const RowPlace& place = places[i];
+    if (place.member == kNoMember && no_member == NoMember::allowed) continue;
     if (place.member >= 0 && place.member < members && place.row >= 0 && place.row < rows) continue;
     return str(name, '[', i, "] = (", place.member, ", ", place.row, "): must be a member from 0 to ", members - 1,
                " and a row from 0 to ", rows - 1);
@@ -118,6 +122,7 @@ template <Product kProduct, class T>
     const Index count = std::min(kBlock, columns - at);
     std::fill_n(sums.data(), count, A{});
     for (Index term = 0; term < terms.count; ++term) {
+      if (terms.rows[term] == nullptr) continue;
       const T* row = reinterpret_cast<const T*>(terms.rows[term]) + at;
       const A weight = terms.weights == nullptr ? A{1} : terms.weights[term];
       for (Index i = 0; i < count; ++i)
@@ -209,14 +214,15 @@ std::string fault_of_lists(int members, const GatherRows& args) {
   std::string fault = fault_of_count("counts[0]", counts[0], pulls.sources.dim(0));
   if (fault.empty()) fault = fault_of_count("counts[1]", counts[1], pulls.wants.dim(0));
   if (fault.empty()) fault = fault_of_begin(pulls.begin, counts[0], counts[1]);
-  if (fault.empty()) fault = fault_of_places("sources", places_of(args), members, args.mine.dim(0));
+  if (fault.empty()) fault = fault_of_places("sources", places_of(args), members, args.mine.dim(0), NoMember::refused);
   if (!fault.empty()) return fault;
   return fault_of_wants(pulls.wants.span<std::int32_t>().first(static_cast<std::size_t>(counts[1])), args.out.dim(0));
 }
 
 std::string fault_of_lists(int members, const GatherSumRows& args) {
   std::string fault = fault_of_begin(args.sums.begin, args.out.dim(0), args.sums.places.dim(0));
-  return fault.empty() ? fault_of_places("places", places_of(args), members, args.mine.dim(0)) : fault;
+  return fault.empty() ? fault_of_places("places", places_of(args), members, args.mine.dim(0), NoMember::allowed)
+                       : fault;
 }
 
 void take_rows(const GatherRows& args, std::span<const std::byte* const> rows, const Columns& columns) {

@@ -27,8 +27,11 @@ struct RowPulls {
   Tensor wants;    // [M] i32: rows of the result, of which w are read. No two are alike
 };
 
+inline constexpr std::int32_t kNoMember = -1;
+
 /// The terms of sums of rows. Row t of the result is the sum over j, from begin[t] to begin[t + 1] - 1 in this order,
-/// of weights[j] times the row at places[j].
+/// of weights[j] times the row at places[j]. A place of
+/// kNoMember has no row and is left out.
 struct RowSums {
   Tensor begin;    // [n + 1] i32: the first is 0, none is less than the one before, the last is at most J
   Tensor places;   // [J, 2] i32
@@ -72,7 +75,8 @@ std::string fault_of_lists(int members, const GatherSumRows& args);
 struct Columns {
   Index begin = 0, count = 0;
 };
-/// Does what the lists of `args` state, in these columns. rows[i] is the address of place i's first element in them.
+/// Does what the lists of `args` state, in these columns. rows[i] is the address of place i's first element in them,
+/// null for kNoMember.
 void take_rows(const GatherRows& args, std::span<const std::byte* const> rows, const Columns& columns);
 /// Each element is summed alone, in f32 (f64 for f64) and by a fused multiply-add where the processor has one, as
 /// ops::sum_rows() does. It is rounded once; `accumulate` rounds once more.

@@ -212,9 +212,10 @@ A plus_term(Device device, A sum, A weight, A value) {
 
 std::vector<std::vector<WeightedPlace>> terms_of(int pattern, const Group& group, const RowSizes& sizes) {
   std::vector<std::vector<WeightedPlace>> rows(static_cast<std::size_t>(sizes.out_rows));
-  const std::vector<WantedRow> wanted = wanted_rows(pattern, group, sizes.rows, 9 * sizes.out_rows);
+  std::vector<WantedRow> wanted = wanted_rows(pattern, group, sizes.rows, 9 * sizes.out_rows);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i].kind != WantedRow::Kind::row) continue;
+    if (wanted[i].kind == WantedRow::Kind::left) continue;
+    if (wanted[i].kind == WantedRow::Kind::zeros) wanted[i].place = {kNoMember, -1};
     const float weight = static_cast<float>(static_cast<std::int32_t>(i % 17) - 5) / 3;
     rows[i % rows.size()].push_back({wanted[i].place, weight});
   }
@@ -244,6 +245,7 @@ void check_sums_of(Exec& ex, const Group& group, const RowSizes& sizes, int patt
   for (Index i = 0; i < sizes.out_rows * width; ++i) {
     A sum{};
     for (const WeightedPlace& term : terms[static_cast<std::size_t>(i / width)]) {
+      if (term.place.member == kNoMember) continue;
       const T value = number_of<T>(term.place.member, term.place.row * width + i % width);
       sum = plus_term(ex.device(), sum, weighted ? static_cast<A>(term.weight) : A{1}, static_cast<A>(value));
     }
@@ -389,7 +391,7 @@ void pulls_that_do_not_ascend(World& world) {
   gather_spoilt(world, [](PullLists& lists) { lists.begin[1] = 5; });
 }
 void term_of_no_member(World& world) {
-  sum_spoilt(world, [](SumLists& lists) { lists.places[4] = -1; });
+  sum_spoilt(world, [](SumLists& lists) { lists.places[4] = 2; });
 }
 void term_of_no_row(World& world) {
   sum_spoilt(world, [](SumLists& lists) { lists.places[1] = 4; });
@@ -441,7 +443,7 @@ std::span<const MisuseCase> row_misuse_cases() {
       {"TermOfNoMember",
        2,
        collective,
-       {"rank 1: [gather_sum_rows] group world of 2 ranks: places[2] = (-1, 3): must be a member from 0 to 1"},
+       {"rank 1: [gather_sum_rows] group world of 2 ranks: places[2] = (2, 3): must be a member from 0 to 1"},
        term_of_no_member},
       {"TermOfNoRow", 2, collective, {"rank 1: ", "places[0] = (0, 4): must", "a row from 0 to 3"}, term_of_no_row},
       {"TooManyTerms", 2, collective, {"rank 1: ", "begin[2] = 4: must be from 2 to 3"}, too_many_terms},

@@ -299,7 +299,8 @@ void MpiChannel::exchange_lists(const Call& call, std::span<const RowPlace> plac
   constexpr Index kMinBlock = 64;
   for (std::vector<std::int32_t>& list : reads_.wanted) list.clear();
   for (const RowPlace& place : places) {
-    if (place.member != rank()) reads_.wanted[static_cast<std::size_t>(place.member)].push_back(place.row);
+    if (place.member != rank() && place.member != kNoMember)
+      reads_.wanted[static_cast<std::size_t>(place.member)].push_back(place.row);
   }
   const Index fair = kRowsBytes / std::max<Index>(1, static_cast<Index>(places.size())) / kMinBlock * kMinBlock;
   const Index block = std::clamp(row_bytes, Index{1}, std::max(kMinBlock, fair));
@@ -387,11 +388,12 @@ Ticket MpiChannel::read_rows(const Call& call, const Args& args) {
     for (int i = 0; i < size(); ++i) inputs_[static_cast<std::size_t>(i)] = leg(i).in;
     for (std::size_t i = 0; i < places.size(); ++i) {
       const RowPlace& place = places[i];
+      reads_.rows[i] = nullptr;
+      if (place.member == kNoMember) continue;
       const std::byte*& next = inputs_[static_cast<std::size_t>(place.member)];
-      reads_.rows[i] = place.member == rank()
-                           ? static_cast<const std::byte*>(args.mine.raw()) + place.row * row_bytes + begin
-                           : next;
-      if (place.member != rank()) next += bytes;
+      const bool is_own = place.member == rank();
+      reads_.rows[i] = is_own ? static_cast<const std::byte*>(args.mine.raw()) + place.row * row_bytes + begin : next;
+      if (!is_own) next += bytes;
     }
     take_rows(args, std::span(reads_.rows).first(places.size()), {begin / item, bytes / item});
   }

@@ -166,8 +166,10 @@ Ticket ThreadChannel::read_rows(const Call& call, const Args& args) {
   rows_.resize(std::max(rows_.size(), places.size()));
   collective({.call = call, .in = bytes_of(args.mine.raw())}, 0, [&](int parity, Memory) {
     const auto from = inputs(parity);
-    for (std::size_t i = 0; i < places.size(); ++i)
-      rows_[i] = from[static_cast<std::size_t>(places[i].member)] + places[i].row * row_bytes;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const auto& [member, row] = places[i];
+      rows_[i] = member == kNoMember ? nullptr : from[static_cast<std::size_t>(member)] + row * row_bytes;
+    }
     take_rows(args, std::span(rows_).first(places.size()), {0, args.mine.dim(1)});
   });
   return {};
