@@ -56,6 +56,8 @@ inline constexpr auto kNamesOf<nn::ExpertCapacity> = nn::kExpertCapacityNames;
 template <>
 inline constexpr auto kNamesOf<nn::ExpertGemm> = nn::kExpertGemmNames;
 template <>
+inline constexpr auto kNamesOf<nn::ExpertDispatcher> = nn::kExpertDispatcherNames;
+template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<ops::DropBy> = {"position", "probability"};
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<ops::RopeScaling> = {"none", "linear", "llama3"};

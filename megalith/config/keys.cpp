@@ -23,8 +23,6 @@ constexpr std::string_view kDiffers = "results differ from an uninterrupted run"
 constexpr std::array<std::string_view, 2> kFamilies = {"gpt2", "llama"};
 constexpr std::array<std::string_view, 4> kPrecisions = {"fp64", "fp32", "bf16", "fp16"};
 
-constexpr std::array<std::string_view, 1> kDispatchers = {"all_to_all"};
-
 /// A key of section [moe], whose plan is a part of the model.
 template <class Both>
 KeyMembers moe(Both) {
@@ -224,9 +222,12 @@ std::vector<Key> make_keys() {
        "one "
        "kernel for all, which reads their sizes on the device (`grouped`). `auto`: that kernel where it can run",
        has_experts},
-      {"moe.dispatcher", moe([](auto& c) -> auto& { return c.dispatcher; }), words("`all_to_all`"),
-       one_of(kDispatchers, "others are not built yet"), may_change, not_differ,
-       "how rows come to their experts: `all_to_all`, with counts that the host knows", has_experts},
+      {"moe.dispatcher", moe([](auto& c) -> auto& { return c.dispatcher; }), words("`auto`, on GPUs `all_to_all`"),
+       one_of(kNamesOf<nn::ExpertDispatcher>), may_change, not_differ,
+       "how rows come to the ranks of their experts: these read them where they are (`peer`, between rank threads on "
+       "CPUs), or they are sent with counts that the host knows (`all_to_all`). `auto`: `peer` where it can be. The "
+       "results are the same",
+       has_experts},
       {"moe.force_balance", moe([](auto& c) -> auto& { return c.force_balance; }), words("`false`"), any(), warns,
        not_differ, "for measurements: every expert gets as many tokens, whatever the router computes", has_experts},
       {"moe.router_skew", moe([](auto& c) -> auto& { return c.router_skew; }), words("`0.0`"), at_least(0, "0: off"),

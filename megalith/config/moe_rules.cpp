@@ -44,6 +44,13 @@ void derive_pattern(RunConfig::Moe& m, Problems& out) {
   m.pattern = standard;
 }
 
+/// On GPUs nothing else is built.
+void derive_dispatcher(RunConfig& c) {
+  std::optional<std::string>& dispatcher = c.moe.dispatcher;
+  if (c.device.type.value_or("cpu") == "cuda" && dispatcher.value_or("auto") == "auto") dispatcher = "all_to_all";
+  set_default(dispatcher, "auto");
+}
+
 /// Some layer must be an MoE.
 void check_pattern(const model::ModelConfig& m, Problems& out) {
   if (m.num_moe_layers() > 0) return;
@@ -124,6 +131,22 @@ void check_capacity(const RunPlan& plan, Problems& out) {
           str("a rank routes ", rows, " rows of a microbatch (parallel.tp = ", plan.grid.tp, " ranks share them ",
               because_of_shares(plan), "), which must be whole runs; the nearest value is ",
               nearest_divisor(std::gcd(rows, seq_len), run), order_without_shares(plan)));
+}
+
+/// Ranks that exchange rows of experts (nn::ExpertParallel::dispatch()).
+int exchanging_ranks(const RunPlan& plan) {
+  const bool is_replicated = !plan.sequence_parallel && grid::has_same_tensor_groups(plan.grid);
+  return plan.grid.ep * (is_replicated ? 1 : plan.grid.etp);
+}
+
+void check_dispatcher(const RunPlan& plan, Problems& out) {
+  if (plan.model.moe.dispatcher != nn::ExpertDispatcher::peer) return;
+  const std::string instead = "; use moe.dispatcher = auto or all_to_all";
+  out.require(plan.device == Device::cpu, "moe.dispatcher", "peer", "is built for CPUs" + instead);
+  const int ranks = exchanging_ranks(plan);
+  out.require(ranks <= nn::kMaxPeers, "moe.dispatcher", "peer",
+              str("at most ", nn::kMaxPeers, " ranks read each other's rows, parallel.ep = ", plan.grid.ep,
+                  " and parallel.etp = ", plan.grid.etp, " make it ", ranks, instead));
 }
 
 void check_grid(const RunPlan& plan, Problems& out) {
@@ -237,7 +260,7 @@ void derive_moe(RunConfig& c, Problems& out) {
   set_default(m.capacity, "none");
   set_default(m.drop_by, "probability");
   set_default(m.gemm, "auto");
-  set_default(m.dispatcher, defaults.dispatcher);
+  derive_dispatcher(c);
   set_default(m.force_balance, defaults.force_balance);
   set_default(m.router_skew, defaults.router_skew);
 }
@@ -248,6 +271,7 @@ void check_moe(const RunPlan& plan, Problems& out) {
   check_pattern(plan.model, out);
   check_capacity(plan, out);
   check_grid(plan, out);
+  check_dispatcher(plan, out);
   check_graphs(plan, out);
 }
 

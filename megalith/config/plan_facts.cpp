@@ -62,7 +62,7 @@ capture::RunFacts RunPlan::run_facts() const {
           .num_stages = grid.pp,
           .num_experts = model.moe.num_experts,
           .capacity = capacity_fact(model.moe.capacity),
-          .dispatcher = capture::Dispatcher::all_to_all,  // the only one that is built
+          .dispatcher = capture::Dispatcher::all_to_all,  // its rules are the stricter ones
           .pads_routing = false,                          // no precision of 8 bits is built
           .overlaps_experts = sub_batches() > 1 && moe_layers > 0,
           .echo = false,  // not built

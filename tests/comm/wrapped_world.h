@@ -20,6 +20,7 @@ class ForwardingChannel : public Channel {
   Device device() const override { return inner().device(); }
   int multiprocessors() const override { return inner().multiprocessors(); }
   bool sums_in_rank_order() const override { return inner().sums_in_rank_order(); }
+  bool reads_rows() const override { return inner().reads_rows(); }
   Stream stream_of(Ticket ticket) const override { return inner().stream_of(ticket); }
   std::string_view transport_of(const Call& call, Stream stream) const override {
     return inner().transport_of(call, stream);

@@ -50,6 +50,12 @@ TEST(MoeRecipe, DefaultsAreFilledIn) {
   EXPECT_EQ(plan.model.moe.aux_loss, 0.01);
   EXPECT_EQ(plan.model.moe_layers(), (std::vector<Index>{0, 1, 2, 3}));
   EXPECT_EQ(plan.grid.ep, 1);
+  EXPECT_EQ(plan.model.moe.dispatcher, nn::ExpertDispatcher::automatic);
+  EXPECT_EQ(plan_with_experts({"device.type=cuda", "moe.dispatcher=auto"}).model.moe.dispatcher,
+            nn::ExpertDispatcher::all_to_all);
+  EXPECT_EQ(plan_with_experts({"moe.dispatcher=peer", "parallel.ep=8", "parallel.tp=2"}).model.moe.dispatcher,
+            nn::ExpertDispatcher::peer)
+      << "each of 2 tensor-parallel ranks exchanges rows with 8";
   EXPECT_EQ(plan_with_experts({"moe.pattern=dm"}).model.moe_layers(), (std::vector<Index>{1, 3}));
   EXPECT_EQ(plan_with_experts({"moe.expert_bias_rate=0.001", "moe.score=sigmoid"}).model.moe.aux_loss, 0);
   for (const RunPlan& one : {plan, plan_with_experts({"moe.capacity=drop", "moe.capacity_factor=1.25"}),
@@ -117,6 +123,12 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"parallel.tp=2", "parallel.tp_overlap=halves", "train.micro_batch=2"},
        {"parallel.tp_overlap = halves: is not built for models with experts"}},
       {{"moe.dispatcher=all_gather"}, {"moe.dispatcher = all_gather", "all_to_all"}},
+      {{"moe.dispatcher=peer", "device.type=cuda"},
+       {"moe.dispatcher = peer: is built for CPUs; use moe.dispatcher = auto or all_to_all"}},
+      {{"moe.dispatcher=peer", "moe.num_experts=16", "parallel.ep=16"},
+       {"moe.dispatcher = peer: at most 8 ranks read each other's rows, parallel.ep = 16 and parallel.etp = 1 make it "
+        "16"}},
+      {{"moe.dispatcher=peer", "parallel.ep=8", "parallel.etp=2"}, {"moe.dispatcher = peer: at most 8", "make it 16"}},
       {{"moe.gemm=looped"}, {"moe.gemm = looped", "loop"}}};
   for (const BadInput& bad : all) {
     const std::string problem = problem_with(bad.settings);

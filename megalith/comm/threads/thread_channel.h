@@ -14,6 +14,7 @@ class ThreadChannel final : public Channel {
   ThreadChannel(Hub& hub, std::string name, std::vector<int> world_ranks, int rank);
   ~ThreadChannel() override;
 
+  bool reads_rows() const override { return true; }
   Ticket all_reduce(const Call& call, void* data, Stream stream) override;
   Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) override;
   Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) override;

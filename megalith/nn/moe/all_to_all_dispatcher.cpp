@@ -14,13 +14,7 @@ Index sum_of(const std::vector<Index>& counts) { return std::accumulate(counts.b
 
 AllToAllDispatcher::AllToAllDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes,
                                        const HostCopies& copies)
-    : experts_(experts),
-      sizes_(sizes),
-      copies_(copies),
-      ranks_{.local_experts = sizes.num_experts / experts.ep().size(),
-             .slices = experts.slices(),
-             .expert_stride = experts.ep_stride(),
-             .slice_stride = experts.etp_stride()} {}
+    : experts_(experts), sizes_(sizes), copies_(copies), ranks_(expert_ranks(experts, sizes)) {}
 
 std::unique_ptr<Dispatcher::Saved> AllToAllDispatcher::make_saved() const {
   auto saved = std::make_unique<Saved>();
@@ -167,22 +161,17 @@ void AllToAllDispatcher::return_rows(Exec& ex, const Tensor& rows, Dispatcher::S
   own(saved).returned = to_sources(ex, rows, own(saved));
 }
 
-Tensor AllToAllDispatcher::of_slices(Exec& ex, const Tensor& weights) const {
-  if (ranks_.slices == 1) return weights;
-  const Tensor repeated = ex.tensor({weights.dim(0), choices()}, weights.dtype());
-  ops::repeat_choices(ex, weights, repeated);
-  return repeated;
-}
-
 void AllToAllDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const {
   const Saved& kept = own(saved);
-  ops::sum_rows(ex, {.rows = kept.returned, .row_of = kept.row_of, .weights = of_slices(ex, weights), .y = y});
+  ops::sum_rows(
+      ex,
+      {.rows = kept.returned, .row_of = kept.row_of, .weights = weights_of_slices(ex, weights, ranks_.slices), .y = y});
 }
 
 void AllToAllDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights,
                                           Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
-  kept.grads = permuted_grads(ex, dy, of_slices(ex, weights), kept.pair_of);
+  kept.grads = permuted_grads(ex, dy, weights_of_slices(ex, weights, ranks_.slices), kept.pair_of);
 }
 
 RowGrads AllToAllDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const {

@@ -4,7 +4,6 @@
 #include "megalith/nn/moe/dispatcher.h"
 #include "megalith/nn/moe/host_copies.h"
 #include "megalith/nn/moe/host_numbers.h"
-#include "megalith/ops/expert_choices.h"
 
 namespace megalith::nn {
 
@@ -66,8 +65,6 @@ class AllToAllDispatcher final : public Dispatcher {
   void set_sizes(std::span<const std::int32_t> all_counts, Saved& kept) const;
   /// While a pass is recorded: counts that fit the planned tensors.
   void assume_sizes(Index sent, Index arrived, Saved& kept) const;
-  /// A choice's weight for each of its slices [n, K P].
-  Tensor of_slices(Exec& ex, const Tensor& weights) const;
   /// Rows as they are sent [S, H] -> by expert [M, H], and back.
   Tensor to_experts(Exec& ex, const Tensor& sent, const Saved& kept) const;
   Tensor to_sources(Exec& ex, const Tensor& rows, const Saved& kept) const;

@@ -1,7 +1,5 @@
 #include "megalith/nn/moe/dispatcher.h"
 
-#include "megalith/ops/rows.h"
-
 namespace megalith::nn {
 
 ops::GroupRows groups_of(const Tensor& table, Index alignment) {
@@ -32,6 +30,20 @@ void sum_grads(Exec& ex, const RowGrads& grads, const Tensor& row_of, const Tens
   const Shape pairs{d_weights.numel(), 1};
   ops::sum_rows(
       ex, {.rows = grads.weights, .row_of = row_of.reshaped(pairs), .weights = {}, .y = d_weights.reshaped(pairs)});
+}
+
+ops::ExpertRanks expert_ranks(const ExpertParallel& experts, const DispatchSizes& sizes) {
+  return {.local_experts = sizes.num_experts / experts.ep().size(),
+          .slices = experts.slices(),
+          .expert_stride = experts.ep_stride(),
+          .slice_stride = experts.etp_stride()};
+}
+
+Tensor weights_of_slices(Exec& ex, const Tensor& weights, Index slices) {
+  if (slices == 1) return weights;
+  const Tensor repeated = ex.tensor({weights.dim(0), weights.dim(1) * slices}, weights.dtype());
+  ops::repeat_choices(ex, weights, repeated);
+  return repeated;
 }
 
 }  // namespace megalith::nn

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "megalith/nn/moe/expert_parallel.h"
-#include "megalith/ops/group_rows.h"
+#include "megalith/ops/expert_choices.h"
 
 namespace megalith::nn {
 
@@ -79,5 +79,10 @@ struct DispatchSizes {
   /// Rows that every expert gets of `rows` rows; 0: as many as chose it.
   Index padded(Index rows, Mode mode) const { return pads() && mode == Mode::train ? rows / run * capacity : 0; }
 };
+
+/// Where the members of a group of dispatch stand.
+ops::ExpertRanks expert_ranks(const ExpertParallel& experts, const DispatchSizes& sizes);
+/// A choice's weight for each of its slices: weights [n, K] -> [n, K P].
+Tensor weights_of_slices(Exec& ex, const Tensor& weights, Index slices);
 
 }  // namespace megalith::nn

@@ -1,8 +1,10 @@
 #include "megalith/nn/moe/moe.h"
 
 #include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/nn/moe/all_to_all_dispatcher.h"
 #include "megalith/nn/moe/local_dispatcher.h"
+#include "megalith/nn/moe/peer_dispatcher.h"
 #include "megalith/ops/elementwise.h"
 
 namespace megalith::nn {
@@ -25,11 +27,24 @@ HostCopies copies_of_counts(const MoeSpec& spec, const ExpertParallel& experts) 
        .local_experts = spec.config.num_experts / experts.ep().size()});
 }
 
+bool uses_peers(const MoeConfig& moe, const comm::Channel& channel) {
+  const bool can = channel.device() == Device::cpu && channel.reads_rows() && channel.size() <= kMaxPeers;
+  if (moe.dispatcher == ExpertDispatcher::peer && !can) {
+    throw ConfigError(str("moe.dispatcher = peer: group ", channel.name(), " has ", channel.size(),
+                          " ranks: must be at most ", kMaxPeers,
+                          " threads of one process, on CPUs; use moe.dispatcher = auto or all_to_all"));
+  }
+  return can && moe.dispatcher != ExpertDispatcher::all_to_all;
+}
+
 std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const ExpertParallel& experts, Index alignment) {
   DispatchSizes sizes = dispatch_sizes(spec);
   sizes.alignment = alignment;
   const HostCopies copies = copies_of_counts(spec, experts);
-  if (experts.dispatch().size() > 1) return std::make_unique<AllToAllDispatcher>(experts, sizes, copies);
+  if (experts.dispatch().size() > 1) {
+    if (uses_peers(spec.config, experts.dispatch().channel())) return std::make_unique<PeerDispatcher>(experts, sizes);
+    return std::make_unique<AllToAllDispatcher>(experts, sizes, copies);
+  }
   const bool host_knows = alignment == 1;  // for loops over groups
   return std::make_unique<LocalDispatcher>(experts.dispatch(), sizes, host_knows ? copies : HostCopies{});
 }

@@ -24,6 +24,13 @@ inline constexpr std::array<std::string_view, 3> kExpertCapacityNames = {"none",
 enum class ExpertGemm : std::uint8_t { automatic, grouped, loop };
 inline constexpr std::array<std::string_view, 3> kExpertGemmNames = {"auto", "grouped", "loop"};
 
+/// How rows come to the ranks of their experts: read by these ranks where they are, or sent with counts that the host
+/// knows. Automatic: read, between rank threads on CPUs.
+enum class ExpertDispatcher : std::uint8_t { automatic, peer, all_to_all };
+inline constexpr std::array<std::string_view, 3> kExpertDispatcherNames = {"auto", "peer", "all_to_all"};
+/// The most ranks that read each other's rows.
+inline constexpr int kMaxPeers = 8;
+
 /// [moe] of a recipe, resolved. Symbols: E experts, K choices of a token, F width of an expert.
 struct MoeConfig {
   Index num_experts = 0;  ///< 0: a dense model
@@ -43,7 +50,7 @@ struct MoeConfig {
   Index capacity_run = 0;  ///< 0: seq_len
   ops::DropBy drop_by = ops::DropBy::probability;
   ExpertGemm gemm = ExpertGemm::automatic;
-  std::string dispatcher = "all_to_all";
+  ExpertDispatcher dispatcher = ExpertDispatcher::automatic;
   std::string replay = {};     ///< a file of decisions that routers repeat; empty: none
   bool force_balance = false;  ///< the same number of tokens to every expert, whatever their scores
   double router_skew = 0;      ///< ops::skew_logits(), for measurements; 0: none

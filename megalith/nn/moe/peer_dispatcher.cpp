@@ -1,0 +1,109 @@
+#include "megalith/nn/moe/peer_dispatcher.h"
+
+namespace megalith::nn {
+namespace {
+
+PeerDispatcher::Saved& peer(Dispatcher::Saved& saved) { return static_cast<PeerDispatcher::Saved&>(saved); }
+
+ops::PullTables make_pulls(Exec& ex, Index capacity, Index rows) {
+  return {.counts = ex.tensor({2}, DType::i32),
+          .sources = ex.tensor({capacity, 2}, DType::i32),
+          .begin = ex.tensor({capacity + 1}, DType::i32),
+          .wants = ex.tensor({rows}, DType::i32)};
+}
+
+/// One row for each number.
+Tensor as_column(const Tensor& tensor) { return tensor.reshaped({tensor.numel(), 1}); }
+Tensor as_list(const Tensor& tensor) { return tensor.reshaped({tensor.numel()}); }
+
+}  // namespace
+
+PeerDispatcher::PeerDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes)
+    : experts_(experts), sizes_(sizes), ranks_(expert_ranks(experts, sizes)) {}
+
+void PeerDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const {
+  Saved& kept = peer(saved);
+  const comm::Group& group = experts_.dispatch();
+  const Index rows = experts.dim(0), pairs = experts.numel(), local = ranks_.local_experts;
+  const Tensor all = ex.tensor({group.size(), rows, sizes_.top_k}, DType::i32);
+  comm::all_gather(ex, group, experts.reshaped({1, rows, sizes_.top_k}), all).wait(ex);
+  kept.table = ex.tensor({2, local}, DType::i32);
+  ops::PlanExchange& plan = kept.plan;
+  plan.experts = all;
+  plan.groups = groups_of(kept.table, sizes_.alignment);
+  plan.ranks = ranks_;
+  plan.num_experts = sizes_.num_experts;
+  plan.rank = group.rank();
+  plan.rows_of_each = sizes_.padded(rows, mode);
+  const Index arrive = ops::pairs_to_receive(plan);
+  const Index results = ops::capacity_of_groups(arrive, local, sizes_.alignment);
+  plan.rows = make_pulls(ex, group.size() * rows, results);
+  plan.pairs = make_pulls(ex, arrive, results);
+  plan.places = ex.tensor({pairs * slices(), 2}, DType::i32);
+  plan.row_begin = ex.tensor({rows + 1}, DType::i32);
+  plan.pair_begin = ex.tensor({pairs + 1}, DType::i32);
+  ops::plan_exchange(ex, plan);
+}
+
+Tensor PeerDispatcher::pulled(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls) const {
+  const Tensor rows = ex.tensor({pulls.wants.dim(0), of_sources.dim(1)}, of_sources.dtype());
+  comm::gather_rows(ex, experts_.dispatch(), of_sources,
+                    {.counts = pulls.counts, .sources = pulls.sources, .begin = pulls.begin, .wants = pulls.wants},
+                    rows)
+      .wait(ex);
+  return rows;
+}
+
+void PeerDispatcher::sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums,
+                                const Tensor& out) const {
+  comm::gather_sum_rows(ex, experts_.dispatch(), of_experts, sums, out, comm::Write::overwrite).wait(ex);
+}
+
+void PeerDispatcher::permute(Exec&, const Tensor& x, Dispatcher::Saved& saved) const { peer(saved).x = x; }
+
+ExpertRows PeerDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
+  Saved& kept = peer(saved);
+  kept.rows = pulled(ex, kept.x, kept.plan.rows);
+  return {kept.rows, kept.plan.groups};
+}
+
+void PeerDispatcher::return_rows(Exec&, const Tensor& rows, Dispatcher::Saved& saved) const {
+  peer(saved).results = rows;
+}
+
+void PeerDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const {
+  const Saved& kept = peer(saved);
+  sum_places(ex, kept.results,
+             {.begin = kept.plan.row_begin,
+              .places = kept.plan.places,
+              .weights = as_list(weights_of_slices(ex, weights, slices()))},
+             y);
+}
+
+void PeerDispatcher::combine_backward(Exec&, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const {
+  Saved& kept = peer(saved);
+  kept.dy = dy;
+  kept.weights = weights;
+}
+
+RowGrads PeerDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const {
+  const Saved& kept = peer(saved);
+  return {pulled(ex, kept.dy, kept.plan.rows), pulled(ex, as_column(kept.weights), kept.plan.pairs)};
+}
+
+Tensor PeerDispatcher::dispatched(Exec&, const Tensor&, Dispatcher::Saved& saved) const { return peer(saved).rows; }
+
+void PeerDispatcher::dispatch_backward(Exec&, const RowGrads& rows, Dispatcher::Saved& saved) const {
+  peer(saved).grads = rows;
+}
+
+void PeerDispatcher::permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights,
+                                      Dispatcher::Saved& saved) const {
+  const Saved& kept = peer(saved);
+  const Tensor& places = kept.plan.places;
+  sum_places(ex, kept.grads.rows, {.begin = kept.plan.row_begin, .places = places, .weights = {}}, dx);
+  sum_places(ex, kept.grads.weights, {.begin = kept.plan.pair_begin, .places = places, .weights = {}},
+             as_column(d_weights));
+}
+
+}  // namespace megalith::nn

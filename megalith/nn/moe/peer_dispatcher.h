@@ -1,0 +1,51 @@
+#pragma once
+#include "megalith/nn/moe/dispatcher.h"
+#include "megalith/ops/row_exchange.h"
+
+namespace megalith::nn {
+
+/// Between ranks that read each other's memory. Every rank gathers the choices of all and computes by itself where
+/// every row goes, so no host waits for counts. Experts' rows are read from their sources straight to their places, and
+/// a source sums the results where they are: nothing is permuted between communication and GEMMs. A row crosses a link
+/// once, however many experts of a rank it goes to. Gives the bits of AllToAllDispatcher.
+/// Communication, per pass: an all-gather of choices (4 n K bytes of each rank), a gather_rows of at most R n rows of
+/// H, and a gather_sum_rows of n K P rows. Backward has the same two, and two of one number for each pair. Memory per
+/// microbatch in flight: the rows that arrive, at their worst case (ExpertParallel::max_rows), and lists. Source:
+/// Hybrid-EP of Megatron-LM, which computes static offsets from gathered routing maps.
+class PeerDispatcher final : public Dispatcher {
+ public:
+  struct Saved : Dispatcher::Saved {
+    ops::PlanExchange plan;  ///< experts: valid in preprocess() only
+    Tensor table;            ///< [2, L] i32: the groups of `plan`
+    Tensor x;                ///< [n, H], of permute()
+    Tensor rows, results;    ///< [M, H]: of the experts here
+    Tensor dy, weights;      ///< [n, H], [n, K]: of combine_backward()
+    RowGrads grads;          ///< from the experts here
+  };
+  PeerDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes);
+  std::unique_ptr<Dispatcher::Saved> make_saved() const override { return std::make_unique<Saved>(); }
+
+  void preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const override;
+  void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
+  ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved) const override;
+  void return_rows(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const override;
+  void combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const override;
+  void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const override;
+  RowGrads return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const override;
+  Tensor dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
+  void dispatch_backward(Exec& ex, const RowGrads& rows, Dispatcher::Saved& saved) const override;
+  void permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights, Dispatcher::Saved& saved) const override;
+
+ private:
+  Index slices() const { return ranks_.slices; }
+  /// `of_sources` [N, W] of all ranks to the rows of the experts here [M, W].
+  Tensor pulled(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls) const;
+  /// Sums of `of_experts` [M, W] of all ranks at this rank's places.
+  void sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums, const Tensor& out) const;
+
+  ExpertParallel experts_;
+  DispatchSizes sizes_;
+  ops::ExpertRanks ranks_;
+};
+
+}  // namespace megalith::nn

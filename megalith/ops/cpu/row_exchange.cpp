@@ -1,0 +1,158 @@
+#include "megalith/ops/row_exchange.h"
+
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/ops/rows.h"
+
+namespace megalith::ops::cpu {
+namespace {
+
+/// Lists as they grow.
+class Pulls {
+ public:
+  explicit Pulls(const PullTables& tables)
+      : counts_(tables.counts.data<std::int32_t>()),
+        sources_(tables.sources.data<std::int32_t>()),
+        begin_(tables.begin.data<std::int32_t>()),
+        wants_(tables.wants.data<std::int32_t>()) {}
+  /// One more row of the result wants this source. Calls with the same source follow each other.
+  void want(Index rank, Index row, Index result) {
+    if (pulls_ == 0 || sources_[2 * pulls_ - 2] != rank || sources_[2 * pulls_ - 1] != row) {
+      sources_[2 * pulls_] = static_cast<std::int32_t>(rank);
+      sources_[2 * pulls_ + 1] = static_cast<std::int32_t>(row);
+      begin_[pulls_++] = static_cast<std::int32_t>(end_);
+    }
+    wants_[end_++] = static_cast<std::int32_t>(result);
+  }
+  void end_pulls() { begin_[pulls_] = static_cast<std::int32_t>(end_); }
+  void zero(Index begin, Index end) {
+    for (Index row = begin; row < end; ++row) wants_[end_++] = static_cast<std::int32_t>(row);
+  }
+  void close() {
+    counts_[0] = static_cast<std::int32_t>(pulls_);
+    counts_[1] = static_cast<std::int32_t>(end_);
+  }
+
+ private:
+  std::int32_t *counts_, *sources_, *begin_, *wants_;
+  Index pulls_ = 0, end_ = 0;
+};
+
+/// The first rows of every expert's rows from every rank, and the groups here. next [R, E] begins as `first`.
+class ExchangeLayout {
+ public:
+  ExchangeLayout(const PlanExchange& args, const Tensor& first)
+      : args_(args),
+        ranks_(args.experts.dim(0)),
+        experts_(args.num_experts),
+        local_(args.ranks.local_experts),
+        first_(first.data<std::int64_t>()),
+        next_(first_ + ranks_ * experts_) {
+    count();
+    place();
+  }
+  /// Whether this rank has a slice of the expert.
+  bool is_here(Index expert) const {
+    for (Index slice = 0; slice < args_.ranks.slices; ++slice) {
+      if (args_.ranks.destination(expert, slice) / local_ == args_.rank) return true;
+    }
+    return false;
+  }
+  /// The row of the next pair of this rank and expert; -1 if there is no room.
+  Index take(Index rank, Index expert) {
+    std::int64_t& next = next_[rank * experts_ + expert];
+    if (args_.rows_of_each > 0 && next - first_[rank * experts_ + expert] == args_.rows_of_each) return -1;
+    return next++;
+  }
+  /// Calls f(begin, end) for the rows that have no pair, when all pairs have been taken.
+  template <class F>
+  void for_empty_rows(const F& f) const {
+    for (Index expert = 0; expert < experts_; ++expert) {
+      if (!is_here(expert)) continue;
+      Index end = 0;
+      for (Index rank = 0; rank < ranks_; ++rank) {
+        const Index at = rank * experts_ + expert;
+        end = args_.rows_of_each > 0 ? first_[at] + args_.rows_of_each : next_[at];
+        f(next_[at], end);
+      }
+      f(end, round_up(end, args_.groups.alignment));
+    }
+  }
+
+ private:
+  /// next [R, E]: the rows of each expert from each rank.
+  void count() {
+    const Index rows = args_.experts.dim(1), top_k = args_.experts.dim(2);
+    const auto* expert_of = args_.experts.data<std::int32_t>();
+    std::fill_n(next_, ranks_ * experts_, args_.rows_of_each);
+    for (Index pair = 0; pair < args_.experts.numel(); ++pair) {
+      const std::int32_t expert = expert_of[pair];
+      if (expert < -1 || expert >= experts_)
+        throw InputError(str("[plan_exchange] experts[", pair / (rows * top_k), ", ", pair / top_k % rows, ", ",
+                             pair % top_k, "] = ", expert, ": must be in -1 .. ", experts_ - 1));
+      if (expert >= 0 && args_.rows_of_each == 0) ++next_[pair / (rows * top_k) * experts_ + expert];
+    }
+  }
+  void place() {
+    auto *begin = args_.groups.begin.data<std::int32_t>(), *group_rows = args_.groups.rows.data<std::int32_t>();
+    Index end = 0;
+    for (Index expert = 0; expert < experts_; ++expert) {
+      if (expert % local_ == 0) end = 0;
+      const Index group = end;
+      for (Index rank = 0; rank < ranks_; ++rank) {
+        std::int64_t& next = next_[rank * experts_ + expert];
+        first_[rank * experts_ + expert] = end;
+        end += std::exchange(next, end);
+      }
+      if (is_here(expert)) {
+        begin[expert % local_] = static_cast<std::int32_t>(group);
+        group_rows[expert % local_] = static_cast<std::int32_t>(end - group);
+      }
+      end = round_up(end, args_.groups.alignment);
+    }
+  }
+
+  const PlanExchange& args_;
+  Index ranks_, experts_, local_;
+  std::int64_t *first_, *next_;
+};
+
+void fill_places(const PlanExchange& args, Index pair, Index expert, Index row) {
+  auto* places = args.places.data<std::int32_t>() + 2 * pair * args.ranks.slices;
+  for (Index slice = 0; slice < args.ranks.slices; ++slice) {
+    const Index rank = row < 0 ? -1 : args.ranks.destination(expert, slice) / args.ranks.local_experts;
+    places[2 * slice] = static_cast<std::int32_t>(rank);
+    places[2 * slice + 1] = static_cast<std::int32_t>(row);
+  }
+}
+
+}  // namespace
+
+/// By one thread, as build_rows().
+void plan_exchange(const PlanExchange& args, const Tensor& first) {
+  const Index rows = args.experts.dim(1), top_k = args.experts.dim(2), own = rows * top_k;
+  const auto* expert_of = args.experts.data<std::int32_t>();
+  ExchangeLayout layout(args, first);
+  Pulls pulls(args.rows), pairs(args.pairs);
+  for (Index at = 0; at < args.experts.numel(); ++at) {
+    const Index rank = at / own, pair = at % own, expert = expert_of[at];
+    const Index row = expert < 0 ? -1 : layout.take(rank, expert);
+    if (row >= 0 && layout.is_here(expert)) {
+      pulls.want(rank, pair / top_k, row);
+      pairs.want(rank, pair, row);
+    }
+    if (rank == args.rank) fill_places(args, pair, expert, row);
+  }
+  for (Pulls* each : {&pulls, &pairs}) {
+    each->end_pulls();
+    layout.for_empty_rows([&](Index begin, Index end) { each->zero(begin, end); });
+    each->close();
+  }
+  auto *row_begin = args.row_begin.data<std::int32_t>(), *pair_begin = args.pair_begin.data<std::int32_t>();
+  for (Index row = 0; row <= rows; ++row) row_begin[row] = static_cast<std::int32_t>(row * top_k * args.ranks.slices);
+  for (Index pair = 0; pair <= own; ++pair) pair_begin[pair] = static_cast<std::int32_t>(pair * args.ranks.slices);
+}
+
+}  // namespace megalith::ops::cpu

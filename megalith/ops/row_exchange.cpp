@@ -1,0 +1,70 @@
+#include "megalith/ops/row_exchange.h"
+
+#include <limits>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/ops/dispatch.h"
+
+namespace megalith::ops {
+namespace {
+
+/// `which`: the name of the argument.
+void check_pulls(const PullTables& pulls, Index capacity, Index rows, std::string_view which) {
+  const Arguments argument{which};
+  argument.like(pulls.counts, {2}, DType::i32, "counts");
+  argument.like(pulls.sources, {capacity, 2}, DType::i32, "sources");
+  argument.like(pulls.begin, {capacity + 1}, DType::i32, "begin");
+  argument.like(pulls.wants, {rows}, DType::i32, "wants");
+}
+
+void check_sizes(const PlanExchange& args) {
+  const ExpertRanks& at = args.ranks;
+  if (at.local_experts < 1 || at.slices < 1 || args.num_experts < 1 || args.num_experts % at.local_experts != 0)
+    throw ShapeError(str("[plan_exchange] experts, local_experts, slices = ", args.num_experts, ", ", at.local_experts,
+                         ", ", at.slices, ": must be at least 1, and the second divide the first"));
+  if (args.groups.alignment < 1 || args.rows_of_each < 0)
+    throw ShapeError(str("[plan_exchange] alignment, rows_of_each = ", args.groups.alignment, ", ", args.rows_of_each,
+                         ": must be at least 1 and 0"));
+}
+
+}  // namespace
+
+Index pairs_to_receive(const PlanExchange& args) {
+  const Index ranks = args.experts.dim(0), rows = args.experts.dim(1), top_k = args.experts.dim(2);
+  if (args.rows_of_each > 0) return ranks * args.ranks.local_experts * args.rows_of_each;
+  return ranks * rows * std::min(top_k, args.ranks.local_experts);
+}
+
+void plan_exchange(Exec& ex, const PlanExchange& args) {
+  const auto [ranks, rows, top_k] = dims<3>(args.experts, "plan_exchange.experts");
+  expect_dtype(args.experts, DType::i32, "plan_exchange.experts");
+  check_sizes(args);
+  const Index pairs = pairs_to_receive(args), local = args.ranks.local_experts;
+  const Index results = capacity_of_groups(pairs, local, args.groups.alignment), own = rows * top_k;
+  expect_like(args.groups.begin, {local}, DType::i32, "plan_exchange.groups.begin");
+  expect_like(args.groups.rows, {local}, DType::i32, "plan_exchange.groups.rows");
+  check_pulls(args.rows, ranks * rows, results, "plan_exchange.rows");
+  check_pulls(args.pairs, pairs, results, "plan_exchange.pairs");
+  expect_like(args.places, {own * args.ranks.slices, 2}, DType::i32, "plan_exchange.places");
+  expect_like(args.row_begin, {rows + 1}, DType::i32, "plan_exchange.row_begin");
+  expect_like(args.pair_begin, {own + 1}, DType::i32, "plan_exchange.pair_begin");
+  for (const Index size : {results, ranks * rows, own * args.ranks.slices}) {
+    if (size >= std::numeric_limits<std::int32_t>::max())
+      throw ShapeError(str("[plan_exchange] ", size, " rows: must be below 2^31 - 1, as lists hold i32"));
+  }
+  const Tensor first = ex.tensor({2, ranks, args.num_experts}, DType::i64);
+  ex.run({.name = "plan_exchange",
+          .reads = {args.experts},
+          .writes = {args.groups.begin, args.groups.rows, args.rows.counts, args.rows.sources, args.rows.begin,
+                     args.rows.wants, args.pairs.counts, args.pairs.sources, args.pairs.begin, args.pairs.wants,
+                     args.places, args.row_begin, args.pair_begin},
+          .scratch = first},
+         [args, first](Exec& runs, Stream) {
+           if (runs.device() != Device::cpu)
+             throw BackendError("[plan_exchange] device = cuda: built for CPUs: use moe.dispatcher = \"all_to_all\"");
+           cpu::plan_exchange(args, first);
+         });
+}
+
+}  // namespace megalith::ops
