@@ -16,11 +16,11 @@ namespace {
 
 /// What a rank reads of the others' rows of 10 elements.
 struct RowLists {
-  explicit RowLists(const World& world) : pulls(10, 20), sums(20, 40) {
-    std::vector<WantedRow> wanted(20, {WantedRow::Kind::row, {0, 3}});
+  RowLists(const World& world, std::size_t length) : pulls(10, 20), sums(20, 40) {
+    std::vector<WantedRow> wanted(length, {WantedRow::Kind::row, {0, 3}});
     for (int i = 0; i < 9; ++i) wanted[static_cast<std::size_t>(i)].place = {i % world.size(), i};
     pulls.set(wanted);
-    sums.set(std::vector<std::vector<WeightedPlace>>(20, {{{0, 1}}, {{1, 2}}}));
+    sums.set(std::vector<std::vector<WeightedPlace>>(20, std::vector<WeightedPlace>(length / 10, {{0, 1}})));
   }
   PullLists pulls;
   SumLists sums;
@@ -56,8 +56,8 @@ void rank_body(World& world) {
   for (int rank = world.size(); rank-- > 0;) reversed.push_back(rank);
   const Group neighbours = world.group("reversed", reversed);
   std::vector<float> a(100000), b(100000);
-  RowLists lists(world);
-  for (int i = 0; i < 3; ++i) step(world, neighbours, a, b, lists);
+  RowLists first(world, 9), lists(world, 20);  // longer in later steps
+  for (int i = 0; i < 3; ++i) step(world, neighbours, a, b, first);
   long seen = 0;
   {
     const support::CountAllocations counter;

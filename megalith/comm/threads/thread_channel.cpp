@@ -14,6 +14,10 @@ void copy_bytes(std::byte* to, const std::byte* from, Index bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
+/// The longest that a list may be.
+std::size_t capacity_of(const GatherRows& args) { return static_cast<std::size_t>(args.pulls.sources.dim(0)); }
+std::size_t capacity_of(const GatherSumRows& args) { return static_cast<std::size_t>(args.sums.places.dim(0)); }
+
 std::byte* bytes_of(void* data) { return static_cast<std::byte*>(data); }
 const std::byte* bytes_of(const void* data) { return static_cast<const std::byte*>(data); }
 
@@ -163,7 +167,7 @@ template <class Args>
 Ticket ThreadChannel::read_rows(const Call& call, const Args& args) {
   const Index row_bytes = args.mine.dim(1) * size_of(args.mine.dtype());
   const std::span<const RowPlace> places = places_of(args);
-  rows_.resize(std::max(rows_.size(), places.size()));
+  rows_.resize(std::max(rows_.size(), capacity_of(args)));  // so that a longer list of a later step allocates nothing
   collective({.call = call, .in = bytes_of(args.mine.raw())}, 0, [&](int parity, Memory) {
     const auto from = inputs(parity);
     for (std::size_t i = 0; i < places.size(); ++i) {

@@ -58,7 +58,7 @@ class ThreadChannel final : public Channel {
   std::uint64_t number_ = 0;  // number of this member's collectives
   std::vector<const std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
-  std::vector<const std::byte*> rows_;  // grows to the longest list
+  std::vector<const std::byte*> rows_;  // as long as the longest list may be
   struct Route {
     Op op;
     int peer, lane;
