@@ -51,7 +51,7 @@ void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, const Ten
 
 void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
   if (qk_norm_) qk_norm_->forward(ex, microbatch.sub_batch, saved.qkv, saved.qk_norm);
-  rotate(ex, microbatch, microbatch.sub_batch.of(read_qkv(saved)), ops::RopeDirection::forward);
+  rotate(ex, microbatch, saved, microbatch.sub_batch.of(read_qkv(saved)), ops::RopeDirection::forward);
   if (saved.cache.keys) {
     ops::cache_append(ex, {.qkv = read_qkv(saved),
                            .positions = microbatch.positions,
@@ -63,7 +63,7 @@ void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, Attention
   attend(ex, microbatch, saved);
 }
 
-void SelfAttention::rotate(Exec& ex, const Microbatch& microbatch, const Tensor& qkv,
+void SelfAttention::rotate(Exec& ex, const Microbatch& microbatch, const AttentionState& saved, const Tensor& qkv,
                            ops::RopeDirection direction) const {
   if (position_ != PositionKind::rope) return;
   ops::rope(ex, {.qkv = qkv,
@@ -73,7 +73,22 @@ void SelfAttention::rotate(Exec& ex, const Microbatch& microbatch, const Tensor&
                  .seq_len = microbatch.seq_len,
                  .first_row = microbatch.first_row(),
                  .direction = direction,
-                 .positions = microbatch.positions});
+                 .positions = microbatch.positions,
+                 .attended = order(ex, microbatch, saved)});
+}
+
+// It follows from the whole microbatch, so that the passes of its parts and backward agree.
+ops::QkvOrder SelfAttention::order(const Exec& ex, const Microbatch& microbatch, const AttentionState& saved) const {
+  if (position_ != PositionKind::rope || saved.cache.keys) return ops::QkvOrder::groups;
+  return ops::attended_order(ex.device(),
+                             {.dtype = read_qkv(saved).dtype(),
+                              .batch = microbatch.batch,
+                              .seq_len = microbatch.seq_len,
+                              .num_heads = heads_,
+                              .head_dim = head_dim_,
+                              .dropout = dropout_.in(microbatch).probability,
+                              .num_kv_heads = kv_heads_,
+                              .lengths = microbatch.lengths ? ops::SampleLengths::given : ops::SampleLengths::equal});
 }
 
 void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
@@ -91,7 +106,8 @@ void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, AttentionStat
                               .num_global_heads = global_heads_,
                               .dropout = dropout_.in(microbatch),
                               .num_kv_heads = kv_heads_,
-                              .lengths = microbatch.lengths ? sub_batch.of(microbatch.lengths) : Tensor()});
+                              .lengths = microbatch.lengths ? sub_batch.of(microbatch.lengths) : Tensor(),
+                              .order = order(ex, microbatch, saved)});
 }
 
 void SelfAttention::decode(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
@@ -126,8 +142,9 @@ void SelfAttention::local_work_grad(Exec& ex, const Microbatch& microbatch, Atte
                                .num_global_heads = global_heads_,
                                .dropout = dropout_.in(microbatch),
                                .num_kv_heads = kv_heads_,
-                               .lengths = microbatch.lengths});
-  rotate(ex, microbatch, d_qkv, ops::RopeDirection::backward);
+                               .lengths = microbatch.lengths,
+                               .order = order(ex, microbatch, saved)});
+  rotate(ex, microbatch, saved, d_qkv, ops::RopeDirection::backward);
   if (qk_norm_) qk_norm_->backward(ex, saved.qkv, saved.qk_norm, d_qkv);
   saved.d_first = d_qkv;
 }

@@ -20,11 +20,11 @@ struct AttentionState : RegionState {
 };
 
 /// Causal self-attention with the heads split over `tp`: rank i computes heads [i A/tp, (i+1) A/tp) of A and as large a
-/// share of the G kv heads, so scores, softmax, dropout and the weighted sum are local. The fused weight
-/// [(A + 2G) D, H] holds the q of the A/G heads of group 0, then its k, then its v, then those of group 1, ...: a shard
-/// is one box. Where positions are rotations, qkv (normed, if q and k are) is rotated in place. x [O, H] -> y [O, H],
-/// before the output bias; O rows of T as in linear.h. Sources: Shoeybi et al. 2019, arXiv:1909.08053, section 3;
-/// Ainslie et al. 2023, arXiv:2305.13245 (groups).
+/// share of the G kv heads, so scores, softmax, dropout and the weighted sum are local. The fused weight [(A + 2G) D,
+/// H] holds the q of the A/G heads of group 0, then its k, then its v, then those of group 1, ...: a shard is one box.
+/// Where positions are rotations, qkv (normed, if q and k are) is rotated in place, and brought into
+/// ops::attended_order(). x [O, H] -> y [O, H], before the output bias; O rows of T as in linear.h. Sources: Shoeybi et
+/// al. 2019, arXiv:1909.08053, section 3; Ainslie et al. 2023, arXiv:2305.13245 (groups).
 class SelfAttention final : public TensorParallelSublayer<AttentionState> {
  public:
   /// Appends the parameters `name`.qkv.* and `name`.out.*. Throws ConfigError E_HEADS_NOT_DIVISIBLE.
@@ -44,7 +44,10 @@ class SelfAttention final : public TensorParallelSublayer<AttentionState> {
   void local_work_grad(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const override;
 
   /// Turns q and k of the sub-microbatch's rows by their positions, or gradients back.
-  void rotate(Exec& ex, const Microbatch& microbatch, const Tensor& qkv, ops::RopeDirection direction) const;
+  void rotate(Exec& ex, const Microbatch& microbatch, const AttentionState& saved, const Tensor& qkv,
+              ops::RopeDirection direction) const;
+  /// That in which attention reads the rotated heads.
+  ops::QkvOrder order(const Exec& ex, const Microbatch& microbatch, const AttentionState& saved) const;
   void attend(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const;
   /// The same over the cache, to which the rows were added.
   void decode(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const;

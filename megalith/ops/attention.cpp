@@ -7,6 +7,7 @@
 #include "megalith/ops/cuda/cudnn_attention.h"
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/dropout_check.h"
+#include "megalith/ops/rope.h"
 #include "megalith/tensor/has_cuda.h"
 
 namespace megalith::ops {
@@ -168,7 +169,14 @@ AttentionWay attention_way(AttentionPass pass, const AttentionShape& shape, Dete
 
 Index num_library_calls(const AttentionShape& shape) {
   const Index groups = kv_heads_of(shape);
-  return groups == shape.num_heads || groups == 1 ? 1 : std::max(Index{1}, shape.batch);
+  const bool has_one_stride = groups == shape.num_heads || groups == 1 || shape.order == QkvOrder::parts;
+  return has_one_stride ? 1 : std::max(Index{1}, shape.batch);
+}
+
+QkvOrder attended_order(Device device, const AttentionShape& shape, const AttentionBuild& build) {
+  const Index columns = (shape.num_heads + 2 * kv_heads_of(shape)) * shape.head_dim;
+  const bool spares = device == Device::cuda && is_for_attention_library(shape, build) && num_library_calls(shape) > 1;
+  return spares && can_reorder(shape.dtype, columns, shape.head_dim) ? QkvOrder::parts : QkvOrder::groups;
 }
 
 Index deterministic_attention_bytes(const AttentionShape& shape, const AttentionBuild& build) {

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "megalith/ops/elementwise.h"
+#include "megalith/ops/qkv_order.h"
 
 namespace megalith::ops {
 
@@ -13,7 +14,8 @@ enum class AttentionMask : std::uint8_t { causal, full };
 
 /// Self-attention over the heads of this rank: softmax(Q K^T / sqrt(D)) V with dropout on the probabilities.
 ///   qkv [B*S, (A + 2G)*D]: per token, per group: q of each of its A/G heads, then the k and the v that they share, of
-///   D each. So with G = A it has q, k, v per head. out [B*S, A*D]; log_sum_exp [B, A, S] (f64 for f64 tensors, else
+///   D each. So with G = A it has q, k, v per head. In the order `parts` it has q of all heads, then all k, then all v
+///   (and dqkv too). out [B*S, A*D]; log_sum_exp [B, A, S] (f64 for f64 tensors, else
 ///   f32).
 /// Backward reads log_sum_exp instead of the S x S probabilities, which are never stored for a whole head at once.
 /// Lengths: token i of sample b is padding where i >= lengths[b]. No token attends to padding. Its rows of out and dqkv
@@ -35,6 +37,7 @@ struct AttentionForward {
   AttentionMask mask = AttentionMask::causal;
   Index num_kv_heads = 0;  ///< G of this rank, which divides num_heads; 0: as many as num_heads
   Tensor lengths = {};     // in  [B] i32; may be undefined: every sample has S tokens
+  QkvOrder order = QkvOrder::groups;
 };
 void attention_forward(Exec& ex, const AttentionForward& args);
 
@@ -46,7 +49,8 @@ struct AttentionBackward {
   Dropout dropout;
   AttentionMask mask = AttentionMask::causal;
   Index num_kv_heads = 0;
-  Tensor lengths = {};  // in
+  Tensor lengths = {};                // in
+  QkvOrder order = QkvOrder::groups;  ///< of qkv and dqkv
 };
 void attention_backward(Exec& ex, const AttentionBackward& args);
 
@@ -61,6 +65,7 @@ struct AttentionShape {
   AttentionMask mask = AttentionMask::causal;
   Index num_kv_heads = 0;  ///< 0: as many as num_heads
   SampleLengths lengths = SampleLengths::equal;
+  QkvOrder order = QkvOrder::groups;
 };
 
 /// G of a call's arguments or of a shape.
@@ -94,8 +99,12 @@ struct AttentionWay {
 AttentionWay attention_way(AttentionPass pass, const AttentionShape& shape, Determinism determinism);
 
 /// A pass is this many calls of the library, one after the other. There is one per sample where there are several
-/// groups of several heads (cuda/cudnn_attention.cpp gives the reason), else 1.
+/// groups of several heads in the order of groups (cuda/cudnn_attention.cpp gives the reason), else 1.
 Index num_library_calls(const AttentionShape& shape);
+
+/// The order in which attention over the shape reads heads that rope() brings into it. Parts where that spares calls of
+/// a GPU's library, else groups.
+QkvOrder attended_order(Device device, const AttentionShape& shape, const AttentionBuild& build = attention_build());
 
 /// Bytes of scratch that the backward pass takes on a GPU only to give the same bits every time. Where the library's
 /// kernel runs, it is 2 bytes for every query and key of one head of one call. Elsewhere it is 0.

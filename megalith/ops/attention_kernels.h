@@ -4,6 +4,7 @@
 namespace megalith::ops {
 
 // qkv, dqkv: (B, S, G, A/G + 2, D) : (S W, W, (A/G + 2) D, D, 1), W = (A + 2G) D: per kv head its q heads, k, v.
+// In parts: q (B, S, A, D) : (S W, W, D, 1), k and v (B, S, G, D) with these strides, A D and (A + G) D on.
 // out, dout: (B, S, A, D) : (S A D, A D, D, 1).  log_sum_exp: (B, A, S) : (A S, S, 1).  lengths: (B) : (1).
 // scratch: bytes.
 
@@ -27,7 +28,8 @@ AttentionShape shape_of(const Args& args) {
           .dropout = args.dropout.probability,
           .mask = args.mask,
           .num_kv_heads = kv_heads_of(args),
-          .lengths = args.lengths ? SampleLengths::given : SampleLengths::equal};
+          .lengths = args.lengths ? SampleLengths::given : SampleLengths::equal,
+          .order = args.order};
 }
 
 /// Scratch of our own kernels: the backward pass needs one f32 per query.

@@ -65,6 +65,11 @@ void rope(Exec& ex, const Rope& args) {
     expect_like(args.positions, {tokens}, DType::i32, "rope.positions");
   else
     expect_positions(args, tokens, positions);
+  const Index head_dim = 2 * half;
+  if (args.attended == QkvOrder::parts && ex.device() == Device::cuda && !can_reorder(dtype, width, head_dim)) {
+    throw ShapeError(str("[rope.attended] = parts, of qkv of ", width, " columns in ", name_of(dtype), ", heads of ",
+                         head_dim, ": must be 16-bit, of at most 16384 columns, with heads of a multiple of 16"));
+  }
   run_kernel(
       ex, {.name = "rope", .reads = {args.qkv, args.table, args.positions}, .writes = {args.qkv}},
       [args] { cpu::rope(args); }, [args](auto&, auto stream) { cuda::rope(stream, args); });

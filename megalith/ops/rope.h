@@ -1,6 +1,7 @@
 #pragma once
 #include <cmath>
 
+#include "megalith/ops/qkv_order.h"
 #include "megalith/runtime/exec.h"
 
 namespace megalith::ops {
@@ -52,6 +53,8 @@ enum class RopeDirection : std::uint8_t { forward, backward };
 /// its v (attention.h). G and A are those that this rank holds. The position of a row is start_position + (first_row +
 /// row) % seq_len: 0 at the start of each sample, and start_position where rows continue others. Where `positions` are
 /// given, it is positions[row], which must be in the table. Others are an InputError on the CPU and undefined on a GPU.
+/// Forward brings the heads of a row from groups to the order `attended`, in place; backward brings them back. A GPU
+/// moves a row in one block, so can_reorder() must hold there.
 struct Rope {
   Tensor qkv;    // in, out  [T, G (A/G + 2) D]
   Tensor table;  // in       [P, 2, D/2], f64 for f64 qkv, else f32
@@ -61,7 +64,13 @@ struct Rope {
   Index start_position = 0;
   RopeDirection direction = RopeDirection::forward;
   Tensor positions = {};  // in       [T] i32, replaces seq_len, first_row and start_position; may be undefined
+  QkvOrder attended = QkvOrder::groups;  ///< the order in which attention reads rows
 };
+/// Whether a GPU can move the heads of rows of so many columns: a thread has 8 pairs of 16-bit numbers, a block a row.
+constexpr bool can_reorder(DType dtype, Index columns, Index head_dim) {
+  constexpr Index kMaxThreads = 1024;
+  return size_of(dtype) == 2 && head_dim % 16 == 0 && columns <= kMaxThreads * 16;
+}
 void rope(Exec& ex, const Rope& args);
 
 }  // namespace megalith::ops

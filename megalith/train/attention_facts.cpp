@@ -7,14 +7,16 @@ namespace {
 
 constexpr ops::AttentionBuild kWithCudnn = {.has_cuda = true, .has_cudnn = true};
 
-ops::AttentionShape shape_of(const config::RunPlan& plan) {
-  return {.dtype = plan.train.policy().compute,
-          .batch = plan.train.micro_batch,
-          .seq_len = plan.model.seq_len,
-          .num_heads = plan.model.num_heads / plan.grid.tp,
-          .head_dim = plan.model.head_width(),
-          .dropout = plan.model.attention_dropout,
-          .num_kv_heads = plan.model.kv_heads() / plan.grid.tp};
+ops::AttentionShape shape_of(const config::RunPlan& plan, const ops::AttentionBuild& build = ops::attention_build()) {
+  ops::AttentionShape shape{.dtype = plan.train.policy().compute,
+                            .batch = plan.train.micro_batch,
+                            .seq_len = plan.model.seq_len,
+                            .num_heads = plan.model.num_heads / plan.grid.tp,
+                            .head_dim = plan.model.head_width(),
+                            .dropout = plan.model.attention_dropout,
+                            .num_kv_heads = plan.model.kv_heads() / plan.grid.tp};
+  if (plan.model.has_rope()) shape.order = ops::attended_order(plan.device, shape, build);
+  return shape;
 }
 
 ops::AttentionWay way_of(const config::RunPlan& plan, ops::AttentionPass pass) {
@@ -25,11 +27,11 @@ ops::AttentionWay way_of(const config::RunPlan& plan, ops::AttentionPass pass) {
 
 Index deterministic_attention_bytes(const config::RunPlan& plan, const ops::AttentionBuild& build) {
   if (plan.device != Device::cuda || !plan.train.deterministic) return 0;
-  return ops::deterministic_attention_bytes(shape_of(plan), build);
+  return ops::deterministic_attention_bytes(shape_of(plan, build), build);
 }
 
 std::string own_attention_reason(const config::RunPlan& plan, const ops::AttentionBuild& build) {
-  const ops::AttentionShape shape = shape_of(plan);
+  const ops::AttentionShape shape = shape_of(plan, build);
   if (plan.device != Device::cuda || ops::is_for_attention_library(shape, build)) return "";
   if (ops::is_for_attention_library(shape, kWithCudnn)) {
     return "this build has no cuDNN: install cuDNN 9 and the cudnn-frontend headers (scripts/install fetches the "

@@ -19,6 +19,7 @@ struct KindsCase {
   std::vector<std::int32_t> lengths = {};  ///< none: all samples are full
   double probability = 0;
   Index first_head = 1, num_global_heads = 9;
+  QkvOrder order = QkvOrder::groups;
 
   Index tokens() const { return batch * seq_len; }
   Index width() const { return heads * head_dim; }
@@ -29,7 +30,8 @@ struct KindsCase {
   enum Part { q, k, v };
   std::size_t at(Index b, Index i, Index h, Part part, Index d) const {
     const Index sharing = heads / kv_heads, group = h / sharing;
-    const Index place = group * (sharing + 2) + (part == q ? h % sharing : sharing + (part == v ? 1 : 0));
+    Index place = group * (sharing + 2) + (part == q ? h % sharing : sharing + (part == v ? 1 : 0));
+    if (order == QkvOrder::parts) place = part == q ? h : heads + (part == v ? kv_heads : 0) + group;
     return static_cast<std::size_t>((b * seq_len + i) * columns() + place * head_dim + d);
   }
   std::size_t at_out(Index b, Index i, Index h, Index d) const {
@@ -44,8 +46,9 @@ struct KindsCase {
 };
 
 std::ostream& operator<<(std::ostream& to, const KindsCase& c) {
-  to << c.batch << " samples of " << c.seq_len << ", " << c.heads << " heads in " << c.kv_heads << " groups of "
-     << c.head_dim << (c.mask == AttentionMask::full ? ", full" : ", causal") << ", p " << c.probability << ", lengths";
+  to << (c.order == QkvOrder::parts ? "in parts, " : "") << c.batch << " samples of " << c.seq_len << ", " << c.heads
+     << " heads in " << c.kv_heads << " groups of " << c.head_dim
+     << (c.mask == AttentionMask::full ? ", full" : ", causal") << ", p " << c.probability << ", lengths";
   for (const std::int32_t length : c.lengths) to << ' ' << length;
   return to;
 }
@@ -119,6 +122,11 @@ std::vector<KindsCase> cases() {
   // Padding begins within the first block of queries, at the edge of one, and after the first block of keys.
   add({.batch = 4, .seq_len = 300, .heads = 2, .kv_heads = 1, .head_dim = 5, .lengths = {300, 30, 64, 257}});
   add({.batch = 2, .seq_len = 129, .heads = 2, .kv_heads = 2, .head_dim = 8, .lengths = {128, 2}});
+  for (KindsCase c : std::vector(all)) {
+    if (c.seq_len > 200) continue;  // differences take long
+    c.order = QkvOrder::parts;
+    all.push_back(c);
+  }
   return all;
 }
 
@@ -144,7 +152,8 @@ class AttentionKindsTest : public OpTest {
                             .dropout = dropout,
                             .mask = c.mask,
                             .num_kv_heads = c.kv_heads,
-                            .lengths = lengths});
+                            .lengths = lengths,
+                            .order = c.order});
     attention_backward(ex_, {.dout = put({c.tokens(), c.width()}, dout),
                              .qkv = x,
                              .out = r.out,
@@ -158,7 +167,8 @@ class AttentionKindsTest : public OpTest {
                              .dropout = dropout,
                              .mask = c.mask,
                              .num_kv_heads = c.kv_heads,
-                             .lengths = lengths});
+                             .lengths = lengths,
+                             .order = c.order});
     return r;
   }
   static Values qkv_of(const KindsCase& c) { return random_values(c.tokens() * c.columns(), 1, 2); }
@@ -387,6 +397,60 @@ TEST_P(AttentionKindsTest, NamesTheArgumentThatDoesNotFit) {
   backward.num_kv_heads = 3;
   EXPECT_EQ(error_text([&] { attention_backward(ex_, backward); }),
             "[attention_backward] num_kv_heads = 3: must divide num_heads = 4 (0: as many)");
+}
+
+/// `rows` with the heads of each in parts.
+Values in_parts(const Values& rows, const KindsCase& c) {
+  Values out(rows.size());
+  const Index sharing = c.heads / c.kv_heads;
+  for (Index row = 0; row < c.tokens(); ++row) {
+    for (Index place = 0; place < c.heads + 2 * c.kv_heads; ++place) {
+      const auto from = rows.begin() + row * c.columns() + place * c.head_dim;
+      const Index to = row * c.columns() + place_in_parts(place, sharing, c.kv_heads) * c.head_dim;
+      std::copy(from, from + c.head_dim, out.begin() + to);
+    }
+  }
+  return out;
+}
+
+TEST_P(AttentionKindsTest, TheOrderOfHeadsChangesNoBit) {
+  for (const Index kv_heads : {1, 2, 3, 6}) {
+    KindsCase c{.batch = 2, .seq_len = 70, .heads = 6, .kv_heads = kv_heads, .head_dim = 5, .lengths = {70, 66}};
+    c.probability = kKindsProbability;
+    const Values qkv = qkv_of(c), dout = dout_of(c);
+    const Result want = run(c, qkv, dout);
+    c.order = QkvOrder::parts;
+    const Result got = run(c, in_parts(qkv, c), dout);
+    expect_equal(got.out, want.out, "out");
+    expect_equal(got.log_sum_exp, want.log_sum_exp, "log_sum_exp");
+    EXPECT_EQ(values_of(got.dqkv), in_parts(values_of(want.dqkv), c));
+  }
+}
+
+TEST(AttentionKinds, AreAttendedInPartsWhereThatSparesCalls) {
+  constexpr AttentionBuild kWithCudnn = {.has_cuda = true, .has_cudnn = true};
+  AttentionShape shape{
+      .dtype = DType::bf16, .batch = 2, .seq_len = 200, .num_heads = 8, .head_dim = 64, .num_kv_heads = 4};
+  const auto order = [&](const AttentionShape& of) { return attended_order(Device::cuda, of, kWithCudnn); };
+  EXPECT_EQ(order(shape), QkvOrder::parts);
+  EXPECT_EQ(attended_order(Device::cpu, shape, kWithCudnn), QkvOrder::groups);
+  EXPECT_EQ(attended_order(Device::cuda, shape, {.has_cuda = true}), QkvOrder::groups) << "no library";
+  const auto changed = [&](auto change) {
+    AttentionShape other = shape;
+    change(other);
+    return order(other);
+  };
+  EXPECT_EQ(changed([](AttentionShape& s) { s.num_kv_heads = 8; }), QkvOrder::groups) << "every head has its own";
+  EXPECT_EQ(changed([](AttentionShape& s) { s.num_kv_heads = 1; }), QkvOrder::groups) << "all share one";
+  EXPECT_EQ(changed([](AttentionShape& s) { s.batch = 1; }), QkvOrder::groups) << "one call";
+  EXPECT_EQ(changed([](AttentionShape& s) { s.dropout = 0.1; }), QkvOrder::groups) << "our own kernel";
+  EXPECT_EQ(changed([](AttentionShape& s) { s.dtype = DType::f32; }), QkvOrder::groups) << "our own kernel";
+  EXPECT_EQ(changed([](AttentionShape& s) { s.head_dim = 72; }), QkvOrder::groups) << "half a head is 4.5 vectors";
+  EXPECT_EQ(changed([](AttentionShape& s) { s.num_heads = 252, s.num_kv_heads = 2; }), QkvOrder::parts);
+  EXPECT_EQ(changed([](AttentionShape& s) { s.num_heads = 254, s.num_kv_heads = 2; }), QkvOrder::groups) << "too wide";
+  shape.order = QkvOrder::parts;
+  EXPECT_EQ(num_library_calls(shape), 1);
+  EXPECT_EQ(deterministic_attention_bytes(shape, kWithCudnn), 2 * 2 * 8 * 256 * 256) << "of all samples";
 }
 
 TEST(AttentionKinds, OfGroupsAreSeveralCallsOfTheLibrary) {

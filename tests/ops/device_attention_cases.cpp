@@ -16,15 +16,16 @@ struct AttentionKind {
   AttentionMask mask = AttentionMask::causal;
   std::vector<std::int32_t> lengths = {};  ///< none: all samples are full
   double probability = 0;
+  QkvOrder order = QkvOrder::groups;
 
   Index tokens() const { return batch * seq_len; }
   Index width() const { return heads * head_dim; }
   Index columns() const { return (heads + 2 * kv_heads) * head_dim; }
   Index length(Index b) const { return lengths.empty() ? seq_len : Index{lengths[static_cast<std::size_t>(b)]}; }
   friend std::ostream& operator<<(std::ostream& to, const AttentionKind& kind) {
-    to << kind.batch << " samples of " << kind.seq_len << ", " << kind.heads << " heads in " << kind.kv_heads
-       << " groups of " << kind.head_dim << (kind.mask == AttentionMask::full ? ", full" : ", causal") << ", p "
-       << kind.probability << ", lengths";
+    to << (kind.order == QkvOrder::parts ? "in parts, " : "") << kind.batch << " samples of " << kind.seq_len << ", "
+       << kind.heads << " heads in " << kind.kv_heads << " groups of " << kind.head_dim
+       << (kind.mask == AttentionMask::full ? ", full" : ", causal") << ", p " << kind.probability << ", lengths";
     for (const std::int32_t length : kind.lengths) to << ' ' << length;
     return to;
   }
@@ -81,7 +82,8 @@ struct Tensors {
                            .dropout = dropout(ex, kind),
                            .mask = kind.mask,
                            .num_kv_heads = kind.kv_heads,
-                           .lengths = lengths.on(ex)});
+                           .lengths = lengths.on(ex),
+                           .order = kind.order});
   }
   void backward(Exec& ex, const Kind& kind, const Twin& gradient) const {
     attention_backward(ex, {.dout = dout.on(ex),
@@ -97,7 +99,8 @@ struct Tensors {
                             .dropout = dropout(ex, kind),
                             .mask = kind.mask,
                             .num_kv_heads = kind.kv_heads,
-                            .lengths = lengths.on(ex)});
+                            .lengths = lengths.on(ex),
+                            .order = kind.order});
   }
 };
 
@@ -177,6 +180,10 @@ void DeviceAttention::expect_all_as_oracle(double probability) {
       kind.mask = mask;
       for (const std::vector<std::int32_t>& lengths : lengths_of(kind)) {
         kind.lengths = lengths;
+        kind.order = QkvOrder::groups;
+        expect_as_oracle(kind);
+        if (kind.kv_heads == 1 || kind.kv_heads == kind.heads) continue;  // one call of a library in either order
+        kind.order = QkvOrder::parts;
         expect_as_oracle(kind);
       }
     }

@@ -16,6 +16,41 @@
 
 // The ops of blocks in the manner of Llama and of mixtures of experts, against the oracle.
 namespace megalith::ops {
+
+struct TurnedHeads {
+  Index rows, seq_len, heads, kv_heads, head_dim;
+  Index columns() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+void DeviceOps::expect_rope_as_oracle(const TurnedHeads& heads, QkvOrder attended) {
+  SCOPED_TRACE(::testing::Message() << heads.rows << " rows, " << heads.heads << " heads of " << heads.head_dim
+                                    << (attended == QkvOrder::parts ? " in parts" : ""));
+  const RopeFrequencies frequencies{
+      .head_dim = heads.head_dim, .theta = 500000, .scaling = RopeScaling::llama3, .factor = 8};
+  const support::Twin forward = t().in({heads.rows, heads.columns()}, 1, 3),
+                      backward = t().in({heads.rows, heads.columns()}, 2, 3);
+  const support::Twin table = t().out_f32({heads.seq_len + 5, 2, heads.head_dim / 2});
+  t().run([&](Exec& ex) {
+    rope_table(ex, frequencies, table.on(ex));
+    Rope args{.qkv = forward.on(ex),
+              .table = table.on(ex),
+              .num_heads = heads.heads,
+              .num_kv_heads = heads.kv_heads,
+              .seq_len = heads.seq_len,
+              .first_row = 3,
+              .start_position = 5,
+              .attended = attended};
+    rope(ex, args);
+    args.qkv = backward.on(ex);
+    args.direction = RopeDirection::backward;
+    rope(ex, args);
+  });
+  expect_close(table, "table", 1e-6);
+  expect_same(forward, "forward");
+  expect_same(backward, "backward");
+  t().release();
+}
+
 namespace {
 
 using support::Twin;
@@ -189,36 +224,18 @@ TEST_P(DeviceOps, Swiglu) {
 }
 
 TEST_P(DeviceOps, Rope) {
-  struct Heads {
-    Index rows, seq_len, heads, kv_heads, head_dim;
-  };
-  for (const auto [rows, seq_len, heads, kv_heads, head_dim] :
-       {Heads{0, 4, 1, 1, 2}, Heads{1, 1, 1, 1, 2}, Heads{10, 5, 4, 2, 6}, Heads{7, 9, 3, 1, 24},
-        Heads{33, 11, 9, 3, 64}, Heads{130, 65, 32, 8, 128}, Heads{3, 2000, 2, 2, 256}}) {
-    SCOPED_TRACE(::testing::Message() << rows << " rows, " << heads << " heads of " << head_dim);
-    const Index columns = (heads + 2 * kv_heads) * head_dim;
-    const RopeFrequencies frequencies{
-        .head_dim = head_dim, .theta = 500000, .scaling = RopeScaling::llama3, .factor = 8};
-    const Twin forward = t().in({rows, columns}, 1, 3), backward = t().in({rows, columns}, 2, 3);
-    const Twin table = t().out_f32({seq_len + 5, 2, head_dim / 2});
-    t().run([&](Exec& ex) {
-      rope_table(ex, frequencies, table.on(ex));
-      Rope args{.qkv = forward.on(ex),
-                .table = table.on(ex),
-                .num_heads = heads,
-                .num_kv_heads = kv_heads,
-                .seq_len = seq_len,
-                .first_row = 3,
-                .start_position = 5};
-      rope(ex, args);
-      args.qkv = backward.on(ex);
-      args.direction = RopeDirection::backward;
-      rope(ex, args);
-    });
-    expect_close(table, "table", 1e-6);
-    expect_same(forward, "forward");
-    expect_same(backward, "backward");
-    t().release();
+  for (const TurnedHeads heads : {TurnedHeads{0, 4, 1, 1, 2},
+                                  {1, 1, 1, 1, 2},
+                                  {10, 5, 4, 2, 6},
+                                  {7, 9, 3, 1, 24},
+                                  {33, 11, 9, 3, 64},
+                                  {130, 65, 32, 8, 128},
+                                  {3, 2000, 2, 2, 256},
+                                  {5, 3, 252, 2, 64},
+                                  {257, 300, 4, 2, 16}}) {
+    expect_rope_as_oracle(heads, QkvOrder::groups);
+    if (GetParam().device == Device::cpu || can_reorder(GetParam().dtype, heads.columns(), heads.head_dim))
+      expect_rope_as_oracle(heads, QkvOrder::parts);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 
+#include "megalith/ops/qkv_order.h"
 #include "megalith/runtime/step_state.h"
 #include "megalith/tensor/gpu_pretence.h"
 
@@ -24,6 +25,8 @@ inline constexpr StepState kDeviceState{.step = 5, .first_sample = 7, .loss_scal
 /// Every op against the oracle, the same bodies for all devices and dtypes (device_cases.cpp,
 /// device_attention_cases.cpp, device_rounding_cases.cpp); instantiated with the rows of a device by its test
 /// executable.
+struct TurnedHeads;  // device_block_cases.cpp
+
 class DeviceOps : public ::testing::TestWithParam<DeviceRow> {
  protected:
   void SetUp() override {
@@ -36,6 +39,8 @@ class DeviceOps : public ::testing::TestWithParam<DeviceRow> {
   void expect_close(const support::Twin& twin, const char* what, double tolerance) {
     EXPECT_LE(t().error(twin), tolerance) << what;
   }
+
+  void expect_rope_as_oracle(const TurnedHeads& heads, QkvOrder attended);
 
   std::optional<support::Twins> twins_;
 };

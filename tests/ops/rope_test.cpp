@@ -124,6 +124,38 @@ TEST_P(RopeTest, BackwardIsTheTransposeAndTheInverse) {
   expect_near(args.qkv, dout, "there and back");
 }
 
+TEST_P(RopeTest, BringsHeadsIntoPartsAndBack) {
+  for (const RopeHeads& heads :
+       {RopeHeads{2, 5, 4, 2, 6}, {1, 9, 6, 3, 64}, {3, 2, 12, 4, 2}, {1, 3, 8, 1, 4}, {1, 3, 5, 5, 4}}) {
+    SCOPED_TRACE(::testing::Message() << heads.heads << " heads in " << heads.kv_heads);
+    const Index rows = heads.samples * heads.seq_len, sharing = heads.heads / heads.kv_heads;
+    const auto in_parts = [&](const Values& from) {
+      Values to;
+      for (Index row = 0; row < rows; ++row) {
+        for (const Index kind : {Index{0}, sharing, sharing + 1}) {  // q, k, v
+          for (Index group = 0; group < heads.kv_heads; ++group) {
+            const auto first = from.begin() + row * heads.columns() + (group * (sharing + 2) + kind) * heads.head_dim;
+            to.insert(to.end(), first, first + (kind == 0 ? sharing : 1) * heads.head_dim);
+          }
+        }
+      }
+      return to;
+    };
+    const Values in = random_values(rows * heads.columns(), 1, 3);
+    const Tensor table = table_of({.head_dim = heads.head_dim}, heads.seq_len);
+    Rope plain = args_of(put({rows, heads.columns()}, in), table, heads), moving = plain;
+    rope(ex_, plain);
+    moving.qkv = put({rows, heads.columns()}, in);
+    moving.attended = QkvOrder::parts;
+    rope(ex_, moving);
+    EXPECT_EQ(values_of(moving.qkv), in_parts(values_of(plain.qkv))) << "forward";
+    plain.direction = moving.direction = RopeDirection::backward;
+    rope(ex_, plain);
+    rope(ex_, moving);
+    EXPECT_EQ(values_of(moving.qkv), values_of(plain.qkv)) << "backward";
+  }
+}
+
 TEST_P(RopeTest, TableHoldsCosinesThenSines) {
   const RopeFrequencies frequencies{.head_dim = 10, .theta = 1000};
   const Tensor table = table_of(frequencies, 300);

@@ -50,7 +50,11 @@ template <class T, class Args>
 Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout, Index sample, Index head) {
   const Index width = args.out.dim(1), head_dim = width / args.num_heads, row = sample * args.seq_len;
   const Index token = args.qkv.dim(1), sharing = args.num_heads / kv_heads_of(args);
-  const Index group = row * token + head / sharing * (sharing + 2) * head_dim;
+  const Index groups = kv_heads_of(args), group = head / sharing;
+  const auto at = [&](Index in_group) {
+    const Index place = group * (sharing + 2) + in_group;
+    return row * token + head_dim * (args.order == QkvOrder::parts ? place_in_parts(place, sharing, groups) : place);
+  };
   const std::uint64_t first_sample =
       dropout ? dropout->first_sample + dropout->first_row / static_cast<std::uint64_t>(args.seq_len) : 0;
   const std::uint64_t global =
@@ -62,9 +66,9 @@ Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout,
           .visible = args.mask == AttentionMask::causal ? VisibleKeys::up_to_query : VisibleKeys::all,
           .token = token,
           .out_token = width,
-          .q = group + head % sharing * head_dim,
-          .k = group + sharing * head_dim,
-          .v = group + (sharing + 1) * head_dim,
+          .q = at(head % sharing),
+          .k = at(sharing),
+          .v = at(sharing + 1),
           .out = row * width + head * head_dim,
           .statistics = (sample * args.num_heads + head) * args.seq_len,
           .scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(head_dim))),

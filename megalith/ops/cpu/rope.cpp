@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "megalith/base/error.h"
@@ -15,6 +16,30 @@ Index position_of(const Rope& args, Index row) {
   const Index at = args.positions.data<std::int32_t>()[row];
   if (at >= 0 && at < args.table.dim(0)) return at;
   throw InputError(str("[rope] position = ", at, ": must be from 0 to ", args.table.dim(0) - 1));
+}
+
+/// Moves head n of a row to place to(n), for all n, along the cycles of `to`.
+template <class T, class Places>
+void move_heads(T* row, Index heads, Index head_dim, Places to) {
+  for (Index first = 0; first < heads; ++first) {
+    Index next = to(first);
+    while (next > first) next = to(next);
+    if (next < first) continue;  // the cycle moved when its first head came
+    for (Index at = to(first); at != first; at = to(at))
+      std::swap_ranges(row + first * head_dim, row + (first + 1) * head_dim, row + at * head_dim);
+  }
+}
+
+/// Moves head to(n) of a row to place n, for all n.
+template <class T, class Places>
+void move_heads_back(T* row, Index heads, Index head_dim, Places to) {
+  for (Index first = 0; first < heads; ++first) {
+    Index next = to(first);
+    while (next > first) next = to(next);
+    if (next < first) continue;
+    for (Index at = first, from = to(first); from != first; at = from, from = to(from))
+      std::swap_ranges(row + at * head_dim, row + (at + 1) * head_dim, row + from * head_dim);
+  }
 }
 
 }  // namespace
@@ -41,13 +66,19 @@ void rope(const Rope& args) {
     const Index turned = args.num_heads / args.num_kv_heads + 1, group = (turned + 1) * 2 * half;
     const A direction = args.direction == RopeDirection::forward ? A{1} : A{-1};
     const auto rotate = kernels<T>().elementwise.rotate;
+    const auto to_parts = [&](Index head) { return place_in_parts(head, turned - 1, args.num_kv_heads); };
+    const Index heads = columns / (2 * half);
+    const bool moves = args.attended == QkvOrder::parts, is_forward = args.direction == RopeDirection::forward;
     parallel_rows(args.qkv.dim(0), columns, [&](Index begin, Index count) {
       for (Index r = begin; r < begin + count; ++r) {
         const A* cosine = args.table.data<A>() + position_of(args, r) * 2 * half;
-        for (T* kv = args.qkv.data<T>() + r * columns; kv < args.qkv.data<T>() + (r + 1) * columns; kv += group) {
+        T* const row = args.qkv.data<T>() + r * columns;
+        if (moves && !is_forward) move_heads_back(row, heads, 2 * half, to_parts);
+        for (T* kv = row; kv < row + columns; kv += group) {
           for (Index head = 0; head < turned; ++head)
             rotate(kv + head * 2 * half, cosine, cosine + half, half, direction);
         }
+        if (moves && is_forward) move_heads(row, heads, 2 * half, to_parts);
       }
     });
   });

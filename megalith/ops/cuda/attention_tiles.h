@@ -53,13 +53,14 @@ struct AttentionCall {
   const StepState* step_state;
   // The general form. The plain one reads none of these.
   AttentionMask mask;
-  int sharing;                  // A / G, heads of a group
+  int sharing;  // A / G, heads of a group
+  QkvOrder order;
   const std::int32_t* lengths;  // [B], or null
 };
 
 inline Form form_of(const AttentionShape& shape) {
   const bool is_plain = shape.mask == AttentionMask::causal && kv_heads_of(shape) == shape.num_heads &&
-                        shape.lengths == SampleLengths::equal;
+                        shape.lengths == SampleLengths::equal && shape.order == QkvOrder::groups;
   return is_plain ? Form::plain : Form::general;
 }
 
@@ -89,6 +90,7 @@ AttentionCall call_of(const Args& args, bool vectors) {
           .step_state = drops ? static_cast<const StepState*>(args.dropout.step_state.raw()) : nullptr,
           .mask = args.mask,
           .sharing = static_cast<int>(args.num_heads / kv_heads_of(args)),
+          .order = args.order,
           .lengths = args.lengths ? static_cast<const std::int32_t*>(args.lengths.raw()) : nullptr};
 }
 
@@ -195,8 +197,10 @@ __device__ HeadRows<T> qkv_rows(const AttentionCall& call, T* qkv, int head, Par
     qkv += (row * 3 + static_cast<Index>(part)) * call.head_dim;
   } else {
     const Index group = in_sample / call.sharing, in_group = in_sample % call.sharing;
-    const Index column =
+    const Index place =
         group * (call.sharing + 2) + (part == Part::q ? in_group : call.sharing - 1 + static_cast<Index>(part));
+    const Index column =
+        call.order == QkvOrder::groups ? place : place_in_parts(place, call.sharing, call.num_heads / call.sharing);
     qkv += sample * call.seq_len * call.qkv_stride + column * call.head_dim;
   }
   return {.data = qkv, .stride = call.qkv_stride, .rows = rows, .columns = call.head_dim, .vectors = call.vectors};

@@ -22,7 +22,8 @@
 // Groups of heads. Within a token, head h stands at (h / R (R + 2) + h % R) D with R = A/G. No single stride gives that
 // when there are several groups of several heads. Within one sample strides do. The groups are what cuDNN calls a
 // batch, (R + 2) D apart. Each has R heads and one k and v. So a pass is one call per sample, and nothing moves that
-// cuDNN would not move anyway. The alternatives:
+// cuDNN would not move anyway. Where heads turn (ops/rope.h), rope() brings them into parts, and a pass is one call.
+// The alternatives elsewhere:
 //   Copies of q, and of dq back, in a layout with one stride cost 2 T A D elements forward and 4 backward. The gradient
 //   of T 4096, A 32, D 128 in bf16: 134 MB, computed 40 us of an H100's memory beside 0.6 ms of products.
 //   One call per group over all samples moves nothing either. But before 9.26 cuDNN reads log_sum_exp only where the
@@ -55,6 +56,7 @@ struct Key {
   Index batch = 0, heads = 0, kv_heads = 0, seq_len = 0, head_dim = 0;
   AttentionMask mask = AttentionMask::causal;
   SampleLengths lengths = SampleLengths::equal;
+  QkvOrder order = QkvOrder::groups;
   DType dtype = DType::bf16;
   Determinism determinism = Determinism::required;
   auto operator<=>(const Key&) const = default;
@@ -70,6 +72,7 @@ Key key_of(AttentionPass pass, const AttentionShape& shape, Determinism determin
           .head_dim = shape.head_dim,
           .mask = shape.mask,
           .lengths = shape.lengths,
+          .order = shape.order,
           .dtype = shape.dtype,
           .determinism = pass == AttentionPass::forward ? Determinism::required : determinism};
 }
@@ -89,16 +92,17 @@ struct CallLayout {
 
 CallLayout layout_of(const Key& key) {
   const Index sharing = key.heads / key.kv_heads, group = (sharing + 2) * key.head_dim;
+  const bool in_parts = key.order == QkvOrder::parts;
   CallLayout layout{.batch = key.batch,
                     .heads = key.heads,
                     .kv_heads = key.kv_heads,
-                    .q_head = sharing == 1 ? group : key.head_dim,
-                    .kv_head = group,
+                    .q_head = sharing == 1 && !in_parts ? group : key.head_dim,
+                    .kv_head = in_parts ? key.head_dim : group,
                     .qkv_token = key.kv_heads * group,
                     .out_token = key.heads * key.head_dim};
   layout.qkv_batch = key.seq_len * layout.qkv_token;
   layout.out_batch = key.seq_len * layout.out_token;
-  if (sharing == 1 || key.kv_heads == 1) return layout;
+  if (sharing == 1 || key.kv_heads == 1 || in_parts) return layout;
   layout.calls = key.batch;
   layout.batch = key.kv_heads;
   layout.heads = sharing;
@@ -328,9 +332,10 @@ CudnnAnswer answer_to(const Key& key) {
   }
 }
 
-/// q, k or v (or their gradients) of every call, `number` heads after the first head of the first token.
-Operand part(Uid uid, const Tensor& qkv, const Key& key, Index number) {
-  const Index element = size_of(qkv.dtype());
+/// q, k or v (or their gradients) of every call: from the head at `place` in the first group of the first token on.
+Operand part(Uid uid, const Tensor& qkv, const Key& key, Index place) {
+  const Index element = size_of(qkv.dtype()), sharing = key.heads / key.kv_heads;
+  const Index number = key.order == QkvOrder::parts ? place_in_parts(place, sharing, key.kv_heads) : place;
   return {uid, static_cast<std::byte*>(qkv.raw()) + number * key.head_dim * element,
           key.seq_len * layout_of(key).qkv_token * element};
 }
