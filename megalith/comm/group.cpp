@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/base/hash.h"
@@ -164,6 +165,26 @@ Pending start(Exec& ex, const OpInfo& op, Channel& channel, const Make& make, co
   return {channel, ticket, in_use};
 }
 
+/// Makes an all-to-all. `Counts`: spans, or vectors that outlive the caller's.
+template <class Counts>
+struct AllToAllCall {
+  Channel& channel;
+  Call call;
+  Tensor in, out;
+  Counts send_counts, recv_counts;
+
+  Ticket operator()(Exec& runs, Stream stream) const {
+    Index row_bytes = size_of(in.dtype());
+    for (int i = 1; i < in.shape().rank(); ++i) row_bytes *= in.dim(i);
+    rows_to_bytes(send_counts, row_bytes, channel.send_bytes());
+    rows_to_bytes(recv_counts, row_bytes, channel.recv_bytes());
+    return communicate(
+        runs, channel, call, in.bytes(), [&to = channel, from = in, into = out, stream](const Call& wanted) {
+          return to.all_to_all(wanted, {from.raw(), to.send_bytes()}, {into.raw(), to.recv_bytes()}, stream);
+        });
+  }
+};
+
 }  // namespace
 
 Pending& Pending::operator=(Pending&& from) noexcept {
@@ -278,22 +299,22 @@ Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<con
                    const Tensor& out, std::span<const Index> recv_counts, Where where) {
   constexpr Op op = Op::all_to_all;
   check_all_to_all(group, in, send_counts, out, recv_counts);
-  if (ex.capture() != nullptr) ex.capture()->refuse("all_to_all", "its counts are of the host, a graph's are fixed");
   if (!ex.recording() && group.size() > 1) expect_apart(op, in, out, in.raw(), nullptr);
   const OpInfo info{.name = "all_to_all", .reads = {in}, .writes = {out}, .kind = OpKind::communication};
   if (group.size() == 1) return copy_alone(ex, info, in, out);
   Call call = make_call(op, in, where);
   call.count = 0;
-  const auto make = [&](Exec& runs, Stream stream) {
-    Channel& channel = group.channel();
-    Index row_bytes = size_of(in.dtype());
-    for (int i = 1; i < in.shape().rank(); ++i) row_bytes *= in.dim(i);
-    rows_to_bytes(send_counts, row_bytes, channel.send_bytes());
-    rows_to_bytes(recv_counts, row_bytes, channel.recv_bytes());
-    return communicate(runs, channel, call, in.bytes(), [&channel, in, out, stream](const Call& c) {
-      return channel.all_to_all(c, {in.raw(), channel.send_bytes()}, {out.raw(), channel.recv_bytes()}, stream);
-    });
-  };
+  if (ex.capture() == nullptr) {
+    const AllToAllCall make{group.channel(), call, in, out, send_counts, recv_counts};
+    return start(ex, info, group.channel(), make, {in, out});
+  }
+  // A graph repeats the call with the counts of the capture, which the caller need not keep.
+  const AllToAllCall<std::vector<Index>> make{group.channel(),
+                                              call,
+                                              in,
+                                              out,
+                                              {send_counts.begin(), send_counts.end()},
+                                              {recv_counts.begin(), recv_counts.end()}};
   return start(ex, info, group.channel(), make, {in, out});
 }
 

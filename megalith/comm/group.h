@@ -96,7 +96,8 @@ Pending reduce_scatter(Exec& ex, const Group& group, const Tensor& in, const Ten
 Pending all_gather(Exec& ex, const Group& group, const Tensor& in, const Tensor& out,
                    Priority priority = Priority::awaited, Where where = Where::current());
 /// Sends send_counts[r] rows of `in` to rank r, in rank order, and receives recv_counts[r] rows from it into `out`. The
-/// counts must add up to the rows of `in` and `out`. The send count for r here must equal the receive count on r.
+/// counts must add up to the rows of `in` and `out`. The send count for r here must equal the receive count on r. A
+/// graph repeats the counts of its capture, so they must be the same in every launch.
 Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<const Index> send_counts,
                    const Tensor& out, std::span<const Index> recv_counts, Where where = Where::current());
 Pending broadcast(Exec& ex, const Group& group, const Tensor& tensor, int root, Where where = Where::current());

@@ -188,19 +188,25 @@ const char* const kExpertsInGraphs =
 
 std::string why_no_iteration(const RunPlan& plan) {
   const nn::MoeConfig& moe = plan.model.moe;
-  if (!moe.has_experts()) return "";
+  if (moe.has_experts() && !moe.replay.empty()) return "the host reads moe.replay in every pass";
+  if (moe.capacity == nn::ExpertCapacity::pad) return "";
+  const std::string why = why_no_evaluation_graph(plan);
+  return why.empty() ? "" : why + "; moe.capacity = pad would fix them";
+}
+
+std::string why_no_evaluation_graph(const RunPlan& plan) {
   const auto sp = plan.sequence_parallel ? nn::SequenceParallel::on : nn::SequenceParallel::off;
   switch (host_counts(plan.model, {plan.device, plan.train.policy().compute, plan.grid, sp})) {
     case model::HostCounts::rows_sent:
       return str("the host reads how many rows go between the ranks of parallel.ep = ", plan.grid.ep,
-                 ", parallel.etp = ", plan.grid.etp, ": graphs of such MoE layers are not built");
+                 ", parallel.etp = ", plan.grid.etp);
     case model::HostCounts::group_rows:
       return "the host reads how many rows each expert has for moe.gemm = loop, which is also used in f32, for widths "
              "that are no multiples of 8 and on GPUs other than Hopper's";
     case model::HostCounts::none:
       break;
   }
-  return moe.replay.empty() ? "" : "the host reads moe.replay in every pass";
+  return "";
 }
 
 std::string why_no_grouped_gemm(const RunPlan& plan) {

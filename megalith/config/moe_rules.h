@@ -14,6 +14,8 @@ capture::ScopeSet graph_scopes(const RunPlan& plan);
 bool covers_experts(const capture::GraphsConfig& graphs);
 /// Why the steps of a model with experts cannot be graphs (graphs.mode = iteration); empty where they can.
 std::string why_no_iteration(const RunPlan& plan);
+/// The same for evaluations, which drop no rows and so pad none.
+std::string why_no_evaluation_graph(const RunPlan& plan);
 /// Why the GEMMs of experts cannot run as one kernel; empty where they can.
 std::string why_no_grouped_gemm(const RunPlan& plan);
 /// The rule that they break, and the fix.

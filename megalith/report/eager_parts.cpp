@@ -33,6 +33,7 @@ std::vector<EagerPart> eager_parts(const config::RunPlan& plan) {
 }
 
 std::string no_iteration(const config::RunPlan& plan) { return config::why_no_iteration(plan); }
+std::string no_evaluation_graph(const config::RunPlan& plan) { return config::why_no_evaluation_graph(plan); }
 
 void require_legal_scopes(const config::RunPlan& plan) {
   const auto refuse = [&](const std::string& rule) {

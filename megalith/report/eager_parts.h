@@ -17,6 +17,8 @@ std::vector<EagerPart> eager_parts(const config::RunPlan& plan);
 
 /// Why a step cannot be one graph (graphs.mode = iteration); "" where it can.
 std::string no_iteration(const config::RunPlan& plan);
+/// The same of evaluations, which may be eager where steps are graphs.
+std::string no_evaluation_graph(const config::RunPlan& plan);
 
 /// Throws ConfigError where graphs.scopes cannot be captured, whatever graphs.mode is.
 void require_legal_scopes(const config::RunPlan& plan);

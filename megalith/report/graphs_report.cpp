@@ -35,7 +35,7 @@ struct Report {
   pipeline::ScheduleShape shape;
   std::vector<Covered> covered;  ///< those with the same edges together; layers without graphs are left out
   std::vector<EagerPart> eager;
-  std::string no_iteration;
+  std::string no_iteration, no_evaluation_graph;
   capture::LayerSizes layer;
   std::vector<PlannedGraphs> ranks;
 };
@@ -58,6 +58,7 @@ Report make_report(const config::RunPlan& plan) {
                 covered_layers(plan),
                 eager_parts(plan),
                 no_iteration(plan),
+                no_evaluation_graph(plan),
                 train::layer_sizes(plan),
                 grid::dense_grid(plan.grid).per_rank([&](int rank) { return train::plan_graphs(plan, rank); })};
   for (std::size_t rank = 0; rank < report.ranks.size(); ++rank) report.ranks[rank].rank = static_cast<int>(rank);
@@ -128,6 +129,7 @@ std::string json_text(const config::RunPlan& plan, const Report& report) {
                          {"scopes", config::graph_scopes(plan).names()},
                          {"eager", std::move(eager)},
                          {"no_iteration", report.no_iteration},
+                         {"no_evaluation_graph", report.no_evaluation_graph},
                          {"microbatches", report.shape.num_microbatches},
                          {"captured_microbatches", captured_microbatches(report.shape)},
                          {"layer_input_bytes", capture::input_bytes(report.layer)},
@@ -151,6 +153,13 @@ std::string header(const config::RunPlan& plan, const Report& report) {
              "; the recipe runs graphs.mode = ", name(plan.graphs.mode), "\n");
 }
 
+std::string iteration_text(const Report& report) {
+  if (!report.no_iteration.empty()) return str("Iteration: none: ", report.no_iteration, ". ");
+  if (report.no_evaluation_graph.empty()) return "Iteration: training + evaluation. ";
+  return str("Iteration: training; evaluation, which drops and pads nothing, is eager: ", report.no_evaluation_graph,
+             ". ");
+}
+
 std::string counts_table(const Report& report) {
   std::vector<std::vector<std::string>> rows{{"rank", "stage", "layers", "slots", "in flight", "per microbatch",
                                               "per slot", "launches", "iteration", "launches"}};
@@ -161,9 +170,7 @@ std::string counts_table(const Report& report) {
                     r.iteration ? str(r.iteration->training.graphs, "+", r.iteration->evaluation_graphs) : "-",
                     r.iteration ? str(r.iteration->training.launches_per_step) : "-"});
   }
-  const std::string iteration = report.no_iteration.empty() ? "Iteration: training + evaluation. "
-                                                            : str("Iteration: none: ", report.no_iteration, ". ");
-  return "\nGraphs of a rank and launches a step\n" + text_table(rows) + iteration +
+  return "\nGraphs of a rank and launches a step\n" + text_table(rows) + iteration_text(report) +
          "With graphs of layers, evaluation runs eagerly.\n";
 }
 
@@ -232,6 +239,7 @@ const char* const kGraphsJsonKeys =
   grid, mode, per, scopes    of the recipe; scopes of a model with experts: what can be captured, if it names none
   eager                      what of layers stays eager beside their graphs: part, layers, why
   no_iteration               why a step cannot be one graph; empty where it can
+  no_evaluation_graph        the same of an evaluation
   microbatches               of a step on a rank; captured_microbatches: those with graphs of their own
   layer_input_bytes          of one layer's input; layer_boundary_bytes: of what leaves its graph
   aliases                    what graphs find in the memory plan: tensor, place, owners, layers

@@ -211,7 +211,8 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   r.fragmentation_bytes = eager->fragmentation_bytes();
   if (!config::why_no_iteration(plan).empty()) return r;
   DryEngine by_step(plan, rank, GraphMode::iteration);
-  r.iteration = {kOneGraph, plan.data.has_valid() ? 1 : 0, more_than_eager(by_step)};
+  const bool has_evaluation = plan.data.has_valid() && config::why_no_evaluation_graph(plan).empty();
+  r.iteration = {kOneGraph, has_evaluation ? 1 : 0, more_than_eager(by_step)};
   return r;
 }
 

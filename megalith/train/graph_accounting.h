@@ -22,7 +22,7 @@ struct PlannedGraphs {
   std::vector<int> captured_layers;  ///< by chunk
   std::vector<int> slots;            ///< as LoweredSchedule counts them
   GraphPlan per_microbatch, per_slot;
-  std::optional<GraphPlan> iteration;  ///< models with experts have none
+  std::optional<GraphPlan> iteration;  ///< none where the host reads sizes of experts' rows
   int lazy_warmup_passes = 0;          ///< that our graphs do not need
   capture::OwnedBuffers owned;
   BytesByOwner plan;

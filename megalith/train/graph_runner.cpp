@@ -7,16 +7,20 @@
 #include "megalith/base/error.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/comm/synchronize_ranks.h"
+#include "megalith/config/moe_rules.h"
 
 namespace megalith::train {
 namespace {
 
 bool uses_step_graph(const config::RunPlan& plan) { return plan.graphs.mode == capture::GraphMode::iteration; }
 
-/// Without step graphs they never come to an end.
-Index warmup_runs(const config::RunPlan& plan) {
-  return uses_step_graph(plan) ? plan.graphs.warmup_steps : std::numeric_limits<Index>::max();
+/// Evaluations of models with experts may be eager where their steps are graphs.
+bool uses_eval_graph(const config::RunPlan& plan) {
+  return uses_step_graph(plan) && config::why_no_evaluation_graph(plan).empty();
 }
+
+/// A warm-up that never comes to an end: that of runs without a graph.
+constexpr Index kEndless = std::numeric_limits<Index>::max();
 
 }  // namespace
 
@@ -29,8 +33,8 @@ GraphRunner::GraphRunner(RunMemory& memory, StepProgram& program)
     : memory_(memory),
       program_(program),
       plan_(memory.plan()),
-      train_graph_("training", warmup_runs(plan_)),
-      eval_graph_("evaluation", warmup_runs(plan_)),
+      train_graph_("training", uses_step_graph(plan_) ? plan_.graphs.warmup_steps : kEndless),
+      eval_graph_("evaluation", uses_eval_graph(plan_) ? plan_.graphs.warmup_steps : kEndless),
       check_(memory.world(), plan_, memory.ledger(), layer_graphs_, [&memory] { return memory.names(); }) {}
 
 GraphCache::State GraphRunner::state(Via via) const {
@@ -174,7 +178,7 @@ void GraphRunner::run_step(Index step, const AskRequests& ask) {
 }
 
 void GraphRunner::run_evaluation() {
-  const auto checked = uses_step_graph(plan_) ? check_.turn(graph_evaluations()) : GraphCheck::Checked::no;
+  const auto checked = uses_eval_graph(plan_) ? check_.turn(graph_evaluations()) : GraphCheck::Checked::no;
   check_.run(memory_.exec(), {"evaluated batch", batches_ + 1}, checked, [this](Via via) {
     run_by(
         eval_graph_, via, [this] { program_.evaluate(); }, [] {});

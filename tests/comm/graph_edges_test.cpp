@@ -1,5 +1,8 @@
 // Calls between ranks that would cross the edge of a graph: it would repeat one end of them only.
 #include <array>
+#include <cmath>
+#include <limits>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -115,6 +118,42 @@ TEST(GraphEdges, CallsWithinAGraphAreRepeated) {
     graph.launch(rank.ex);
     EXPECT_EQ(rank.received(), 3);
     EXPECT_EQ(rank.summed(), 6);
+  });
+}
+
+/// The caller's counts change after the capture, and are gone at the launches. The rows change between these.
+TEST(GraphEdges, AnAllToAllIsRepeatedWithTheCountsOfItsCapture) {
+  constexpr int kRanks = 3;
+  run_ranks(kRanks, [](World& world) {
+    const auto me = static_cast<std::size_t>(world.rank());
+    // Rank r sends r + to rows to rank `to`.
+    std::array<double, 16> mine{}, theirs{};
+    Index sent = 0, received = 0;
+    auto counts = std::make_unique<std::array<std::array<Index, kRanks>, 2>>();
+    for (std::size_t peer = 0; peer < kRanks; ++peer) {
+      for (auto& direction : *counts) direction[peer] = static_cast<Index>(me + peer);
+      sent += (*counts)[0][peer];
+      received += (*counts)[1][peer];
+    }
+    Exec ex;
+    Capture capture("training", {std::as_bytes(std::span(mine)), std::as_bytes(std::span(theirs))});
+    const Tensor in(mine.data(), {sent, 1}, DType::f64), out(theirs.data(), {received, 1}, DType::f64);
+    Graph graph =
+        ex.captured(capture, [&] { all_to_all(ex, world.all(), in, (*counts)[0], out, (*counts)[1]).wait(ex); });
+    graph.prepare(ex);
+    for (auto& direction : *counts) direction.fill(-1);
+    counts.reset();
+    for (const double step : {1.0, 2.0}) {
+      for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = 1000 * step + 100 * static_cast<double>(me);
+      theirs.fill(std::numeric_limits<double>::quiet_NaN());
+      graph.launch(ex);
+      std::size_t at = 0;
+      for (std::size_t peer = 0; peer < kRanks; ++peer) {
+        for (std::size_t i = 0; i < me + peer; ++i)
+          EXPECT_EQ(theirs[at++], 1000 * step + 100 * static_cast<double>(peer)) << "rank " << me << ", row " << at - 1;
+      }
+      EXPECT_TRUE(at == theirs.size() || std::isnan(theirs[at])) << "no row more is written";
+    }
   });
 }
 

@@ -61,11 +61,6 @@ TEST(GroupChecks, AllToAllCounts) {
             "[all_to_all] recv tensor of shape [8, 2]: must have 7 rows, the sum of recv_counts");
   EXPECT_EQ(text_of<ShapeError>([&] { (void)all_to_all(ex, pp, x, even, x, own); }),
             "[all_to_all] sends 2 rows to itself and receives 3: must be equal");
-  Capture capture("training", {});
-  ex.set_call_site({.chunk = 0, .microbatch = 1, .layer = 3});
-  EXPECT_EQ(text_of<InternalError>([&] { ex.captured(capture, [&] { (void)all_to_all(ex, pp, x, even, x, even); }); }),
-            "[capture] training, chunk 0, microbatch 1, layer 3: all_to_all: its counts are of the host, a graph's are "
-            "fixed");
 }
 
 TEST(GroupChecks, OverlapIsRefused) {

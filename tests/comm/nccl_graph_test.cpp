@@ -1,5 +1,7 @@
 // Collectives and messages inside a CUDA graph. Only in builds with NCCL.
+#include <algorithm>
 #include <chrono>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,6 +72,45 @@ void replay(World& world) {
   }
 }
 
+/// Rank r sends r + to rows to rank `to`, in a graph of an Exec as a step has it; the caller's counts are gone then.
+void replay_all_to_all(World& world) {
+  const int n = world.size(), me = world.rank();
+  Exec ex(Device::cuda);
+  const Group all = everyone(world);
+  std::vector<Index> counts;
+  Index rows = 0;
+  for (int peer = 0; peer < n; ++peer) rows += counts.emplace_back(me + peer);
+  const Tensor x = ex.tensor({rows, 4}, DType::f32), y = ex.tensor({rows, 4}, DType::f32);
+  std::vector<float> values(static_cast<std::size_t>(x.numel()));
+  all_to_all(ex, all, x, counts, y, counts).wait(ex);
+  world.wait_for(ex);
+  const auto memory = [](const Tensor& tensor) {
+    return std::span(static_cast<const std::byte*>(tensor.raw()), static_cast<std::size_t>(tensor.bytes()));
+  };
+  Capture capture("training", {memory(x), memory(y)});
+  Graph graph = ex.captured(capture, [&] {
+    const std::vector<Index> of_capture = counts;
+    all_to_all(ex, all, x, of_capture, y, of_capture).wait(ex);
+  });
+  graph.prepare(ex);
+  barrier(ex, all);  // no rank launches before all have made their graphs
+  for (int step = 1; step <= 3; ++step) {
+    std::fill(values.begin(), values.end(), static_cast<float>(100 * step + me));
+    ex.copy(x.raw(), values.data(), x.bytes());
+    ex.synchronize();
+    graph.launch(ex);
+    ex.copy(values.data(), y.raw(), y.bytes());
+    world.wait_for(ex);
+    auto value = values.begin();
+    for (int peer = 0; peer < n; ++peer) {
+      for (int i = 0; i < 4 * (me + peer); ++i) {
+        const float got = *value++, want = static_cast<float>(100 * step + peer);
+        if (got != want) throw InternalError(str("step ", step, ", from rank ", peer, ": ", got, ": must be ", want));
+      }
+    }
+  }
+}
+
 /// Both replay once, then the first rank alone.
 void replay_alone(World& world) {
   Exec ex(Device::cuda);
@@ -92,6 +133,11 @@ void replay_alone(World& world) {
 TEST(NcclGraph, ReplaysCollectivesAndMessages) {
   if (device::num_gpus() < 2) GTEST_SKIP() << "needs 2 GPUs, this machine has " << device::num_gpus();
   EXPECT_NO_THROW(run_gpu_ranks(2, replay, {.timeout_s = 60}));
+}
+
+TEST(NcclGraph, ReplaysAnAllToAll) {
+  if (device::num_gpus() < 2) GTEST_SKIP() << "needs 2 GPUs, this machine has " << device::num_gpus();
+  EXPECT_NO_THROW(run_gpu_ranks(2, replay_all_to_all, {.timeout_s = 60}));
 }
 
 TEST(NcclGraph, AnAbsentRankIsAHang) {

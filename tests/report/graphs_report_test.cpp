@@ -279,7 +279,7 @@ rank  stage  layers  slots  in flight  per microbatch  per slot  launches  itera
    1      0       4      2          2              32        16        32          -         -
    2      1       4      1          1              32         8        32          -         -
    3      1       4      1          1              32         8        32          -         -
-Iteration: none: the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1: graphs of such MoE layers are not built. With graphs of layers, evaluation runs eagerly.
+Iteration: none: the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1; moe.capacity = pad would fix them. With graphs of layers, evaluation runs eagerly.
 
 layers  stays eager  why
 2, 5    experts      graphs of parts of MoE layers are not built
@@ -321,6 +321,22 @@ TEST(GraphsReport, OfExpertsHasTheFiguresOfItsRun) {
   }
   EXPECT_EQ(report_with({}).at("eager"), json::array());
   EXPECT_EQ(report_with({}).at("no_iteration"), "");
+}
+
+TEST(GraphsReport, EvaluationsOfPaddedExpertsAreEagerWhereRowsCross) {
+  std::vector<std::string> settings = {"moe.capacity=pad", "moe.capacity_factor=1", "data.valid=[\"held-out.txt\"]"};
+  const auto evaluation = [&] { return json::parse(graphs_report(plan_with_experts(settings), GraphsFormat::json)); };
+  EXPECT_EQ(evaluation().at("ranks").at(0).at("iteration").at("evaluation_graphs"), 1);
+  EXPECT_EQ(evaluation().at("no_evaluation_graph"), "");
+  settings.insert(settings.end(), {"parallel.ep=2", "parallel.ranks=2"});
+  const std::string why = "the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1";
+  EXPECT_EQ(evaluation().at("ranks").at(0).at("iteration").at("training_graphs"), 1);
+  EXPECT_EQ(evaluation().at("ranks").at(0).at("iteration").at("evaluation_graphs"), 0);
+  EXPECT_EQ(evaluation().at("no_iteration"), "");
+  EXPECT_EQ(evaluation().at("no_evaluation_graph"), why);
+  EXPECT_EQ(count(graphs_report(plan_with_experts(settings), GraphsFormat::text),
+                  "Iteration: training; evaluation, which drops and pads nothing, is eager: " + why),
+            1);
 }
 
 TEST(GraphsReport, ScopesOfExpertsThatARecipeNamesAreRefusedInEveryMode) {

@@ -1,4 +1,5 @@
-// Graphs of whole iterations of models with experts, where no rank sends rows to another: the bits of eager steps.
+// Graphs of whole iterations of models with experts: the bits of eager steps. Without padding, where no rank sends rows
+// to another; with it, on any grid.
 #include "tests/io/temp_dir.h"
 #include "tests/train/graph_ways.h"
 #include "tests/train/moe_run.h"
@@ -41,6 +42,91 @@ TEST_P(MoeGraphs, HaveTheBitsOfEagerSteps) {
       for (const GraphWay& way : {support::kPasses, support::kWholeSteps})
         support::expect_same(trained(support::with_graphs(eager, way, 3), way.optimizer), want);
     }
+  }
+}
+
+// ---- padded experts, whose rows cross between ranks -----------------------------------------------------------------
+
+constexpr support::MoeModel kPadded[] = {{"Pad",
+                                          [](config::RunConfig& c) {
+                                            c.moe.capacity = "pad";
+                                            c.moe.capacity_factor = 1.0;
+                                            c.moe.capacity_run = 4;
+                                          }},
+                                         {"PadSharedMixed", [](config::RunConfig& c) {
+                                            c.moe.pattern = "dm";
+                                            c.moe.capacity = "pad";
+                                            c.moe.capacity_factor = 1.25;
+                                            c.moe.capacity_run = 8;
+                                            c.moe.shared_ffn_hidden_size = 8;
+                                            c.moe.shared_gate = true;
+                                            c.moe.z_loss = 0.01;
+                                          }}};
+
+/// ep 2 and 4; tp 2 with slices, with shares of rows and with sequence parallelism; stages, with chunks; etp without
+/// tp; a distributed optimizer.
+constexpr MoeGrid kPaddedGrids[] = {{2, 1, 1, 2, 1},
+                                    {4, 1, 1, 4, 1},
+                                    {4, 2, 1, 2, 2},
+                                    {4, 2, 1, 2, 1},
+                                    {4, 2, 1, 2, 2, 1, nn::SequenceParallel::on},
+                                    {4, 1, 1, 1, 2},
+                                    {4, 1, 2, 2, 1},
+                                    {4, 1, 2, 2, 1, 2},
+                                    {8, 2, 2, 2, 2, 2, nn::SequenceParallel::on, Sharding::optimizer}};
+
+class PaddedMoeGraphs : public ::testing::TestWithParam<MoeGrid> {};
+INSTANTIATE_TEST_SUITE_P(Grids, PaddedMoeGraphs, ::testing::ValuesIn(kPaddedGrids),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST_P(PaddedMoeGraphs, HaveTheBitsOfEagerStepsAlsoAcrossACheckpoint) {
+  for (const support::MoeModel& model : kPadded) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      SCOPED_TRACE(std::string(model.name) + " " + precision);
+      const config::RunPlan eager = config::resolve(support::moe_config(GetParam(), model, precision, kSteps));
+      const support::SavedRun want = trained(eager, false);
+      const bool is_wide = precision == std::string_view("fp32");
+      const GraphWay& way = is_wide ? support::kPasses : support::kWholeSteps;
+      support::expect_same(trained(support::with_graphs(eager, way, 3), !is_wide), want);
+    }
+  }
+}
+
+/// What makes the test above one of routing that changes: no two microbatches of a step send as many rows to each
+/// expert.
+TEST(PaddedMoe, EveryMicrobatchIsRoutedInItsOwnWay) {
+  const config::RunPlan plan = config::resolve(support::moe_config(kPaddedGrids[0], kPadded[0], "fp32", 8));
+  support::KeptDecisions decisions(plan, nn::RouterDecisions::Use::record);
+  support::RunRecord record;
+  support::run_moe(plan, record, &decisions);
+  const auto pairs = static_cast<std::size_t>(plan.train.micro_batch * plan.model.seq_len * plan.model.moe.top_k);
+  std::vector<std::vector<int>> counts;
+  for (std::size_t first = 0; first < decisions.all().size(); first += pairs) {
+    std::vector<int>& of = counts.emplace_back(static_cast<std::size_t>(plan.model.moe.num_experts));
+    for (std::size_t i = first; i < first + pairs; ++i) {
+      const std::int32_t expert = decisions.all()[i];
+      ++of[static_cast<std::size_t>(expert < 0 ? ~expert : expert)];
+    }
+  }
+  for (std::size_t i = 1; i < counts.size(); ++i) EXPECT_NE(counts[i], counts[i - 1]) << "microbatch " << i;
+}
+
+TEST(PaddedMoe, EvaluatesEagerlyWhereRowsCross) {
+  for (const bool crosses : {false, true}) {
+    const config::RunPlan plan = support::with_graphs(
+        config::resolve(support::moe_config(crosses ? kPaddedGrids[0] : MoeGrid{}, kPadded[0], "fp32", 6)),
+        support::kPasses, 2);
+    comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      engine.allocate();
+      const support::HashedBatches source(plan.model.vocab_size);
+      for (Index step = 0; step < 4; ++step) {
+        engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+        engine.evaluate(source, plan.train.global_batch);
+      }
+      EXPECT_TRUE(engine.train_graph().captured());
+      EXPECT_EQ(engine.eval_graph().captured(), !crosses);
+    });
   }
 }
 
