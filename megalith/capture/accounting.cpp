@@ -20,15 +20,15 @@ Boundary boundary(const nn::LayerEdges& layer, const LayerSizes& s) {
   constexpr Index kRoutingFlagBytes = 1, kPositionBytes = 4;
   const Index hidden = input_bytes(s);
   const Index shared = s.shared_experts ? hidden : 0;
-  const Index routing_map = s.tokens * s.num_experts * kRoutingFlagBytes;
+  const Index routing_map = s.routed_tokens * s.num_experts * kRoutingFlagBytes;
   if (layer.ends_layer()) return {hidden, 0};
   switch (layer.end.stage) {
     case nn::ForwardStage::preprocess:  // the MoE's input, its residual and the probabilities
-      return {2 * hidden + shared + s.tokens * s.num_experts * s.probability_bytes, routing_map};
+      return {2 * hidden + shared + s.routed_tokens * s.num_experts * s.probability_bytes, routing_map};
     case nn::ForwardStage::dispatch:  // permuted tokens and probabilities, the residual; how to permute back
       return {s.permuted_rows * (s.hidden_size * s.activation_bytes + s.probability_bytes) + hidden + shared +
                   (s.keeps_moe_residual ? hidden : 0),
-              s.tokens * s.top_k * kPositionBytes + routing_map};
+              s.routed_tokens * s.top_k * kPositionBytes + routing_map};
     default:
       return {hidden, 0};
   }

@@ -9,13 +9,15 @@ namespace megalith::capture {
 
 /// Sizes of one layer on one rank, from which the bytes at the edges of its graph follow.
 struct LayerSizes {
-  Index tokens = 0, hidden_size = 0;  ///< T, H
+  Index tokens = 0, hidden_size = 0;  ///< T, H: rows of the residual stream
   Index activation_bytes = 2;         ///< per element
   // Mixture of experts.
+  Index routed_tokens = 0;           ///< those of the rows that this rank routes
   Index num_experts = 0, top_k = 0;  ///< E, K
   Index permuted_rows = 0;           ///< T K, or E times the capacity if experts are padded
   Index probability_bytes = 4;
   bool shared_experts = false, keeps_moe_residual = false;
+  bool operator==(const LayerSizes&) const = default;
 };
 
 /// Bytes of a layer's input: T H elements.

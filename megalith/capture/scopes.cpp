@@ -65,6 +65,8 @@ std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFac
   const auto has = [&](Scope scope) { return scopes.has(scope); };
   const bool any_moe = has(Scope::moe) || has(Scope::moe_router) || has(Scope::moe_preprocess);
   const bool whole_mlp = scopes.empty() || has(Scope::mlp) || has(Scope::moe);
+  // Sizes that follow from data are no obstacle where only the device reads them.
+  const bool host_sizes = run.capacity != Capacity::padded && !run.sizes_stay_on_device;
   const bool sized_by_data =
       run.capacity == Capacity::dropping || (run.capacity == Capacity::dropless && run.pads_routing);
   const std::string unfit = unfit_for_any_graph(run);
@@ -78,19 +80,23 @@ std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFac
       {4, has(Scope::moe_preprocess) && !has(Scope::moe_router), "moe_preprocess goes with moe_router; add it"},
       {5, any_moe && run.num_experts <= 1, "the model has no experts; use attn, mlp, or [] for whole layers"},
       {6, has(Scope::mlp) && run.dense_layers == 0, "every layer is an MoE; remove mlp"},
-      {7, has(Scope::moe) && run.capacity != Capacity::padded,
+      {7, has(Scope::moe) && host_sizes,
        "the sizes inside an MoE follow from data unless experts have a capacity and are padded to it; pad them, or use "
        "moe_router"},
-      {8, has(Scope::moe_preprocess) && run.dispatcher == Dispatcher::all_to_all && sized_by_data,
+      {8, has(Scope::moe_preprocess) && run.dispatcher == Dispatcher::all_to_all && host_sizes && sized_by_data,
        "the number of permuted tokens follows from data, because tokens are dropped or counts rounded up; remove "
        "moe_preprocess"},
-      {9, scopes.empty() && run.moe_layers > 0 && run.capacity != Capacity::padded,
+      {9, scopes.empty() && run.moe_layers > 0 && host_sizes,
        "whole layers hold experts whose sizes follow from data; pad experts to a capacity, or name scopes"},
       {10, !unfit.empty(), unfit},
       {11, run.overlaps_experts && whole_mlp,
        "all-to-alls that run beside another microbatch's compute cut the MLP part; remove mlp and moe, or the overlap"},
       {12, has(Scope::moe_router) && recomputes_experts,
        "an MoE that is recomputed cannot be cut after its router; remove moe_router, or recompute less"},
+      {12, has(Scope::mlp) && run.moe_layers > 0 && run.recomputes_groups && host_sizes,
+       "the graph of an MLP would recompute the experts of the layers before it, whose sizes the host reads; remove "
+       "mlp, "
+       "or set recompute.layers = 1"},
       {13, run.echo && !run.echo_stops_at_boundary && (has(Scope::moe_router) || has(Scope::moe_preprocess)),
        "copied experts take a path that does not stop where the graph ends; remove moe_router and moe_preprocess"},
       {14, run.num_stages > 1 && run.ramps_batch && !run.records_again,

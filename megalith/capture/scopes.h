@@ -46,12 +46,14 @@ struct RunFacts {
   Capacity capacity = Capacity::dropless;
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool pads_routing = false;            ///< the router's counts are rounded up for 8-bit GEMMs
+  bool sizes_stay_on_device = false;    ///< the host reads no number of rows: one rank holds all experts of its rows
   bool overlaps_experts = false;        ///< all-to-alls of one microbatch run concurrently with the compute of another
   bool echo = false;                    ///< hot experts are copied to other ranks
   bool echo_stops_at_boundary = false;  ///< ... by code that can stop at the end of a graph
 
   // What backward recomputes. Random numbers have no state, so a second pass draws the same numbers inside a graph.
   bool recomputes_layers = false;   ///< whole layers
+  bool recomputes_groups = false;   ///< ... several at once, in the last of them
   bool recomputes_experts = false;  ///< an MoE
 
   bool offloads_activations = false;

@@ -324,9 +324,17 @@ std::vector<PlannedPlace> planned_places(const nn::LayerEdges& layer) {
     all.push_back({Role::output_grad,
                    "scratch that all layers, chunks and microbatches share; of a chunk: its receive buffer",
                    {kScratchOwner, "pipeline buffers"}});
-  } else {
+  } else if (layer.end.stage == nn::ForwardStage::seam) {
     all.push_back({Role::output, "scratch, from which the eager rest of the layer takes it at once", {kScratchOwner}});
     all.push_back({Role::output_grad, "scratch that all layers, chunks and microbatches share", {kScratchOwner}});
+  } else {
+    all.push_back({Role::output,
+                   "scratch, from which the eager rest of the layer takes it at once; what that reads in backward: the "
+                   "slot",
+                   {"activations", kScratchOwner}});
+    all.push_back({Role::output_grad,
+                   "scratch that all layers, chunks and microbatches share; of a chunk's residual: its receive buffer",
+                   {kScratchOwner, "pipeline buffers"}});
   }
   if (layer.holds_attention()) {
     all.push_back({Role::input_grad, "the same; of a chunk: its send buffer", {kScratchOwner, "pipeline buffers"}});

@@ -171,20 +171,21 @@ void check_grid(const RunPlan& plan, Problems& out) {
 }
 
 void check_graphs(const RunPlan& plan, Problems& out) {
-  if (!covers_experts(plan.graphs)) return;
-  if (plan.graphs.mode == capture::GraphMode::layers) {
-    out.add("graphs.scopes", text(plan.graphs.scopes), kExpertsInGraphs);
+  if (plan.graphs.mode == capture::GraphMode::iteration) {
+    if (const std::string why = why_no_iteration(plan); !why.empty())
+      out.add("graphs.mode", "iteration", why + "; use graphs.mode = layers with graphs.scopes = [\"attn\"], or none");
     return;
   }
-  if (const std::string why = why_no_iteration(plan); !why.empty())
-    out.add("graphs.mode", "iteration", why + "; use graphs.mode = layers with graphs.scopes = [\"attn\"], or none");
+  const bool is_of_layers = plan.graphs.mode == capture::GraphMode::layers;
+  if (is_of_layers && !plan.model.moe.replay.empty() && hold_routers(plan.graphs.scopes))
+    out.add("graphs.scopes", text(plan.graphs.scopes), kReplayInGraphs);
 }
 
 }  // namespace
 
-const char* const kExpertsInGraphs =
-    "covers MoE layers: graphs of parts of them are not built; use graphs.scopes = [\"attn\"] (and \"mlp\" for dense "
-    "layers), graphs.mode = iteration, or none";
+const char* const kReplayInGraphs =
+    "holds routers, and the host reads moe.replay in every pass; use graphs.scopes = [\"attn\"] (and \"mlp\" for dense "
+    "layers), or graphs.mode = none";
 
 std::string why_no_iteration(const RunPlan& plan) {
   const nn::MoeConfig& moe = plan.model.moe;
@@ -229,20 +230,39 @@ std::string why_no_grouped_gemm(const RunPlan& plan) {
   return "";
 }
 
-bool has_moe(const capture::ScopeSet& scopes) {
-  using enum capture::Scope;
-  return scopes.has(moe) || scopes.has(moe_router) || scopes.has(moe_preprocess);
-}
-
 capture::ScopeSet graph_scopes(const RunPlan& plan) {
   using enum capture::Scope;
   if (!plan.graphs.scopes.empty() || !plan.model.moe.has_experts()) return plan.graphs.scopes;
-  return plan.model.num_moe_layers() < plan.model.num_layers ? capture::ScopeSet{attn, mlp} : capture::ScopeSet{attn};
+  const bool has_dense = plan.model.num_moe_layers() < plan.model.num_layers;
+  capture::ScopeSet without_experts{attn};
+  if (has_dense) without_experts.add(mlp);
+  if (!plan.model.moe.replay.empty()) return without_experts;
+  if (!first_broken_rule({}, plan.run_facts())) return {};
+  capture::ScopeSet routed = without_experts, sorted = without_experts;
+  routed.add(moe_router);
+  for (const capture::Scope scope : {moe_router, moe_preprocess}) sorted.add(scope);
+  for (const capture::ScopeSet& scopes : {sorted, routed}) {
+    if (!first_broken_rule(scopes, plan.run_facts())) return scopes;
+  }
+  return without_experts;
 }
 
-bool covers_experts(const capture::GraphsConfig& graphs) {
-  if (graphs.mode != capture::GraphMode::layers) return graphs.mode == capture::GraphMode::iteration;
-  return graphs.scopes.empty() || has_moe(graphs.scopes);
+bool hold_routers(const capture::ScopeSet& scopes) {
+  return scopes.empty() || scopes.has(capture::Scope::moe) || scopes.has(capture::Scope::moe_router);
+}
+
+MoeRows moe_rows(const RunPlan& plan) {
+  // Ranks of etp that get rows of their own (nn::ExpertParallel::slices()).
+  const bool is_replicated = !plan.sequence_parallel && grid::has_same_tensor_groups(plan.grid);
+  const Index slices = is_replicated ? 1 : plan.grid.etp;
+  const nn::MoeConfig& moe = plan.model.moe;
+  const Index tokens = plan.train.micro_batch * plan.model.seq_len;
+  const Index routed = tokens / (routes_shares(plan) ? Index{plan.grid.tp} : plan.row_shares());
+  const Index run = plan.model.capacity_run();
+  const Index of_slice = moe.capacity == nn::ExpertCapacity::pad
+                             ? moe.num_experts * (routed / run) * moe.capacity_of(run)
+                             : routed * moe.top_k;
+  return {routed, of_slice * slices};
 }
 
 void derive_moe(RunConfig& c, Problems& out) {

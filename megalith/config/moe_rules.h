@@ -6,20 +6,25 @@ namespace megalith::config {
 /// Sets what [moe] leaves out where there are experts; else reports its keys, parallel.ep and parallel.etp.
 void derive_moe(RunConfig& config, Problems& out);
 
-/// Whether one of the scopes is a part of MoE layers only.
-bool has_moe(const capture::ScopeSet& scopes);
 /// The scopes of graphs of layers: graphs.scopes, or all that can be captured where a model with experts names none.
 capture::ScopeSet graph_scopes(const RunPlan& plan);
-/// Whether graphs would hold a part of MoE layers, which check_moe() refuses.
-bool covers_experts(const capture::GraphsConfig& graphs);
+/// Whether graphs of layers with these scopes hold the routers of MoE layers.
+bool hold_routers(const capture::ScopeSet& scopes);
+/// The rule that they break where the host reads moe.replay, and the fix.
+extern const char* const kReplayInGraphs;
 /// Why the steps of a model with experts cannot be graphs (graphs.mode = iteration); empty where they can.
 std::string why_no_iteration(const RunPlan& plan);
 /// The same for evaluations, which drop no rows and so pad none.
 std::string why_no_evaluation_graph(const RunPlan& plan);
 /// Why the GEMMs of experts cannot run as one kernel; empty where they can.
 std::string why_no_grouped_gemm(const RunPlan& plan);
-/// The rule that they break, and the fix.
-extern const char* const kExpertsInGraphs;
+
+/// Rows of a microbatch in an MoE layer of a rank: those that it routes, and those that its dispatcher sorts by
+/// destination.
+struct MoeRows {
+  Index routed = 0, permuted = 0;
+};
+MoeRows moe_rows(const RunPlan& plan);
 
 /// Rules that tie keys of [moe] to each other, to the model and to the grid.
 void check_moe(const RunPlan& plan, Problems& out);

@@ -64,10 +64,13 @@ capture::RunFacts RunPlan::run_facts() const {
           .capacity = capacity_fact(model.moe.capacity),
           .dispatcher = capture::Dispatcher::all_to_all,  // its rules are the stricter ones
           .pads_routing = false,                          // no precision of 8 bits is built
+          .sizes_stay_on_device = why_no_evaluation_graph(*this).empty(),
           .overlaps_experts = sub_batches() > 1 && moe_layers > 0,
           .echo = false,  // not built
           .echo_stops_at_boundary = false,
           .recomputes_layers = recompute.mode == nn::RecomputeMode::full,
+          .recomputes_groups = recompute.mode == nn::RecomputeMode::full &&
+                               recompute.method == nn::RecomputeMethod::uniform && recompute.layers > 1,
           .recomputes_experts = moe_layers > 0 && recompute.has(RecomputeModule::mlp),
           .offloads_activations = false,  // not built
           .varying_lengths = false,       // samples may have lengths of their own, but tensors keep their sizes

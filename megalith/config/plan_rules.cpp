@@ -137,9 +137,8 @@ void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken
     Problems of_experts;
     check_moe(plan, of_experts);
     broken.add_others(of_experts, out);
-    // For graphs with experts check_moe() reports more.
-    const bool has_parts = plan.graphs.mode == capture::GraphMode::layers && covers_experts(plan.graphs);
-    if (!plan.model.moe.has_experts() || !has_parts) check_scopes(plan.graphs, plan.run_facts(), out);
+    // What rules on experts read of broken keys is not what the user wrote.
+    if (!plan.model.moe.has_experts() || !broken.any("moe.")) check_scopes(plan.graphs, plan.run_facts(), out);
     if (!broken.any("recompute.")) check(plan.recompute, max_layers(plan), out);
   }
   if (!broken.any("parallel.") && !broken.any("train.micro_batch") && !broken.any("train.global_batch"))

@@ -17,7 +17,7 @@ constexpr const char* kPositionTable = "embedding.position.weight";
 
 nn::SublayerStack make_layers(const ModelSpec& model, const grid::LayerRange& layers, const nn::LayerGroups& groups,
                               ParamSet& params, const ChunkConfig& config) {
-  const nn::SublayerOptions options{config.seed, config.recompute, config.group_alignment};
+  nn::SublayerOptions options{config.seed, config.recompute, config.group_alignment};
   std::vector<nn::SublayerStack::Entry> entries;
   for (Index layer = layers.begin; layer < layers.end; ++layer) {
     const std::span<const nn::SublayerSpec> sublayers = model.of_layers(layer, layer + 1);
@@ -25,8 +25,8 @@ nn::SublayerStack make_layers(const ModelSpec& model, const grid::LayerRange& la
         sublayers, [](const nn::SublayerSpec& spec) { return std::holds_alternative<nn::MoeSpec>(spec.body); });
     const nn::LayerEdges& edges = has_experts ? config.capture.layers.moe : config.capture.layers.dense;
     for (std::size_t k = 0; k < sublayers.size(); ++k) {
+      options.captured_end = nn::captured_end(edges, k);
       entries.push_back(nn::make_entry(sublayers[k], options, groups, params));
-      entries.back().captured_end = nn::captured_end(edges, k);
     }
   }
   return {groups.tp, std::move(entries), config.recompute};

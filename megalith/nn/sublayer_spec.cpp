@@ -71,7 +71,8 @@ SublayerStack::Entry make_entry(const SublayerSpec& spec, const SublayerOptions&
           .norm = Norm(spec.norm, params),
           .sublayer = std::visit([&](const auto& body) { return make_body(spec.name, body, options, groups, params); },
                                  spec.body),
-          .dropout = {spec.dropout, options.seed, spec.dropout_site}};
+          .dropout = {spec.dropout, options.seed, spec.dropout_site},
+          .captured_end = options.captured_end};
 }
 
 ForwardFlops forward_flops(const SublayerSpec& spec, const StreamSpec& stream, Index seq_len) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -60,11 +61,12 @@ struct SublayerSpec {
   std::uint32_t dropout_site = 0;
 };
 
-/// How a run computes sublayers, for any model.
+/// How a run computes a sublayer, for any model.
 struct SublayerOptions {
   std::uint64_t seed = 0;
   RecomputeConfig recompute = {};
-  Index group_alignment = 1;  ///< of the rows of experts (ops::GroupRows)
+  Index group_alignment = 1;                                      ///< of the rows of experts (ops::GroupRows)
+  std::optional<ForwardStage> captured_end = ForwardStage::seam;  ///< SublayerStages
 };
 
 /// Appends the parameters of the norm and the sublayer, in the order of their ops.

@@ -8,7 +8,7 @@ namespace megalith::apps {
 
 /// A part of layers that runs eagerly beside graphs of layers.
 struct EagerPart {
-  std::string part;         ///< "attention", "MLP", "experts"
+  std::string part;         ///< "attention", "MLP", "experts", "experts after routing", "experts after sorting rows"
   std::vector<int> layers;  ///< of the model
   std::string why;
 };

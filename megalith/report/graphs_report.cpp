@@ -28,15 +28,16 @@ using train::PlannedGraphs;
 /// What graphs hold of some layers.
 struct Covered {
   nn::LayerEdges edges;
+  capture::LayerSizes sizes;
   std::vector<int> layers;  ///< of the model
 };
 
 struct Report {
   pipeline::ScheduleShape shape;
-  std::vector<Covered> covered;  ///< those with the same edges together; layers without graphs are left out
+  std::vector<Covered> covered;  ///< those alike together; layers without graphs are left out
   std::vector<EagerPart> eager;
   std::string no_iteration, no_evaluation_graph;
-  capture::LayerSizes layer;
+  Index input_bytes = 0;  ///< of every layer
   std::vector<PlannedGraphs> ranks;
 };
 
@@ -45,8 +46,10 @@ std::vector<Covered> covered_layers(const config::RunPlan& plan) {
   for (Index layer = 0; layer < plan.model.num_layers; ++layer) {
     const nn::LayerEdges edges = train::captured_edges(plan, layer);
     if (!edges.any()) continue;
-    auto same = std::ranges::find(all, edges, &Covered::edges);
-    if (same == all.end()) same = all.insert(all.end(), Covered{edges, {}});
+    const capture::LayerSizes sizes = train::layer_sizes(plan, layer);
+    auto same = std::ranges::find_if(
+        all, [&](const Covered& c) { return c.edges == edges && (sizes == c.sizes || edges.ends_layer()); });
+    if (same == all.end()) same = all.insert(all.end(), Covered{edges, sizes, {}});
     same->layers.push_back(static_cast<int>(layer));
   }
   return all;
@@ -59,7 +62,7 @@ Report make_report(const config::RunPlan& plan) {
                 eager_parts(plan),
                 no_iteration(plan),
                 no_evaluation_graph(plan),
-                train::layer_sizes(plan),
+                capture::input_bytes(train::layer_sizes(plan, 0)),
                 grid::dense_grid(plan.grid).per_rank([&](int rank) { return train::plan_graphs(plan, rank); })};
   for (std::size_t rank = 0; rank < report.ranks.size(); ++rank) report.ranks[rank].rank = static_cast<int>(rank);
   return report;
@@ -114,7 +117,7 @@ std::string json_text(const config::RunPlan& plan, const Report& report) {
   for (const PlannedGraphs& r : report.ranks) ranks.push_back(rank_json(r));
   Index boundary = 0;
   for (const Covered& covered : report.covered) {
-    boundary = std::max(boundary, capture::boundary_bytes(covered.edges, report.layer));
+    boundary = std::max(boundary, capture::boundary_bytes(covered.edges, covered.sizes));
     for (const capture::PlannedPlace& planned : capture::planned_places(covered.edges))
       places.push_back({{"tensor", name(planned.role)},
                         {"place", planned.place},
@@ -132,7 +135,7 @@ std::string json_text(const config::RunPlan& plan, const Report& report) {
                          {"no_evaluation_graph", report.no_evaluation_graph},
                          {"microbatches", report.shape.num_microbatches},
                          {"captured_microbatches", captured_microbatches(report.shape)},
-                         {"layer_input_bytes", capture::input_bytes(report.layer)},
+                         {"layer_input_bytes", report.input_bytes},
                          {"layer_boundary_bytes", boundary},
                          {"aliases", std::move(places)},
                          {"ranks", std::move(ranks)}};

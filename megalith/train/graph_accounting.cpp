@@ -42,24 +42,27 @@ class DryEngine {
 struct CapturedLayers {
   capture::RankLayers rank;
   std::vector<std::vector<nn::LayerEdges>> edges;
+  std::vector<std::vector<capture::LayerSizes>> sizes;
 };
 
 CapturedLayers captured_layers(const model::Stage& stage, const config::RunPlan& plan) {
-  CapturedLayers captured{{training_shape(plan), stage.mesh().pp_rank(), {}}, {}};
+  CapturedLayers captured{{training_shape(plan), stage.mesh().pp_rank(), {}}, {}, {}};
   for (const model::Chunk& chunk : stage.chunks()) {
     std::vector<nn::LayerEdges>& of_chunk = captured.edges.emplace_back();
+    std::vector<capture::LayerSizes>& sizes = captured.sizes.emplace_back();
     for (Index layer = chunk.range().layers.begin; layer < chunk.range().layers.end; ++layer) {
-      if (const nn::LayerEdges edges = captured_edges(plan, layer); edges.any()) of_chunk.push_back(edges);
+      const nn::LayerEdges edges = captured_edges(plan, layer);
+      if (!edges.any()) continue;
+      of_chunk.push_back(edges);
+      sizes.push_back(layer_sizes(plan, layer));
     }
     captured.rank.per_chunk.push_back(static_cast<int>(of_chunk.size()));
   }
   return captured;
 }
 
-capture::OwnedBuffers owned_buffers(const CapturedLayers& captured, const config::RunPlan& plan) {
-  std::vector<std::vector<capture::LayerSizes>> sizes;
-  for (const auto& of_chunk : captured.edges) sizes.emplace_back(of_chunk.size(), layer_sizes(plan));
-  return capture::owned_buffers(captured.rank, sizes, captured.edges);
+capture::OwnedBuffers owned_buffers(const CapturedLayers& captured) {
+  return capture::owned_buffers(captured.rank, captured.sizes, captured.edges);
 }
 
 constexpr capture::GraphCounts kOneGraph{.graphs = 1, .launches_per_step = 1};
@@ -175,10 +178,21 @@ pipeline::ScheduleShape training_shape(const config::RunPlan& plan) {
   return {plan.grid.pp, plan.chunks, static_cast<int>(microbatches), plan.group_size};
 }
 
-capture::LayerSizes layer_sizes(const config::RunPlan& plan) {
-  return {.tokens = plan.train.micro_batch * plan.model.seq_len / plan.row_shares(),
-          .hidden_size = plan.model.hidden_size,
-          .activation_bytes = size_of(plan.train.policy().compute)};
+capture::LayerSizes layer_sizes(const config::RunPlan& plan, Index layer) {
+  const DType compute = plan.train.policy().compute;
+  capture::LayerSizes sizes{.tokens = plan.train.micro_batch * plan.model.seq_len / plan.row_shares(),
+                            .hidden_size = plan.model.hidden_size,
+                            .activation_bytes = size_of(compute)};
+  const nn::MoeConfig& moe = plan.model.moe;
+  if (!moe.is_moe_layer(layer)) return sizes;
+  const config::MoeRows rows = config::moe_rows(plan);
+  sizes.routed_tokens = rows.routed;
+  sizes.num_experts = moe.num_experts;
+  sizes.top_k = moe.top_k;
+  sizes.permuted_rows = rows.permuted;
+  sizes.probability_bytes = size_of(statistics_dtype(compute));
+  sizes.shared_experts = moe.shared_ffn_hidden_size > 0;
+  return sizes;
 }
 
 nn::LayerEdges captured_edges(const config::RunPlan& plan, Index layer) {
@@ -206,7 +220,7 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   r.per_slot = {count_graphs(layers, slots, GraphsPer::slot), 0, more_than_eager(by_slot)};
   r.lazy_warmup_passes =
       capture::lazy_warmup_passes(plan.graphs.warmup_steps, shape.num_microbatches, captured_microbatches(shape));
-  r.owned = owned_buffers(captured, plan);
+  r.owned = owned_buffers(captured);
   r.plan = eager->planned_bytes();
   r.fragmentation_bytes = eager->fragmentation_bytes();
   if (!config::why_no_iteration(plan).empty()) return r;
@@ -249,7 +263,7 @@ std::vector<GraphAccount> account_for_graphs(Engine& engine, const config::RunPl
                     .instantiate_s = captured.stats.instantiate_s,
                     .launch_s = captured.launch_s};
   if (of_layers) {
-    mine.owned = owned_buffers(layers, plan);
+    mine.owned = owned_buffers(layers);
     mine.touched = capture::touched_memory(engine.layer_graphs(), engine.taken_memory());
   } else if (engine.train_graph().captured()) {
     mine.touched = capture::touched_memory(engine.train_graph().graph(), engine.taken_memory());

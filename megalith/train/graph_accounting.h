@@ -32,8 +32,8 @@ struct PlannedGraphs {
 PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank);
 
 pipeline::ScheduleShape training_shape(const config::RunPlan& plan);
-/// The sizes of every layer on every rank.
-capture::LayerSizes layer_sizes(const config::RunPlan& plan);
+/// The sizes of a layer of the model on every rank that holds it.
+capture::LayerSizes layer_sizes(const config::RunPlan& plan, Index layer);
 /// The stages of a layer of the model that graphs of layers would hold, for any graphs.mode.
 nn::LayerEdges captured_edges(const config::RunPlan& plan, Index layer);
 

@@ -5,6 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/config/moe_rules.h"
 #include "megalith/train/router_trace_file.h"
 
 namespace megalith::train {
@@ -103,10 +104,11 @@ void require_router_trace(const config::RunPlan& plan, const std::string& file) 
   if (!plan.model.moe.replay.empty())
     throw ConfigError(str("--router-trace = ", file, ": moe.replay = ", plan.model.moe.replay,
                           " already holds these decisions; remove one of the two"));
-  if (plan.graphs.mode == capture::GraphMode::iteration)
+  const bool is_of_layers = plan.graphs.mode == capture::GraphMode::layers;
+  if (plan.graphs.mode == capture::GraphMode::iteration || (is_of_layers && config::hold_routers(plan.graphs.scopes)))
     throw ConfigError(str("--router-trace = ", file,
-                          ": the host reads decisions in every pass, which a graph of a step "
-                          "cannot hold; use graphs.mode = layers or none"));
+                          ": the host reads decisions in every pass, which a graph that holds routers cannot; use "
+                          "graphs.mode = layers with graphs.scopes = [\"attn\"], or none"));
 }
 
 std::unique_ptr<RouterTrace> open_router_trace(comm::World& world, io::Fs& fs, const config::RunPlan& plan,

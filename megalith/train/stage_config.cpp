@@ -1,17 +1,11 @@
 #include "megalith/train/stage_config.h"
 
-#include "megalith/base/error.h"
-#include "megalith/config/moe_rules.h"
-
 namespace megalith::train {
 namespace {
 
-/// Throws ConfigError for scopes of which nothing is built: they are no whole layers.
 model::CaptureConfig capture_config(const config::RunPlan& plan) {
   const capture::GraphsConfig& graphs = plan.graphs;
   if (graphs.mode != capture::GraphMode::layers) return {};
-  if (config::has_moe(graphs.scopes) || (graphs.scopes.empty() && plan.model.moe.has_experts()))
-    throw ConfigError(str("graphs.scopes = ", text(graphs.scopes), ": ", config::kExpertsInGraphs));
   return {{.dense = edges_of(graphs.scopes, {}), .moe = edges_of(graphs.scopes, {.moe = true})},
           graphs.per == capture::GraphsPer::slot ? model::BoundaryBuffers::fixed : model::BoundaryBuffers::messages};
 }

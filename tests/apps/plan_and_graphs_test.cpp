@@ -103,11 +103,12 @@ TEST_F(Program, GraphsPrintsAndDraws) {
   std::ifstream file(picture);
   const std::string drawn((std::istreambuf_iterator<char>(file)), {});
   EXPECT_NE(drawn.find("Stage 1 of 2"), std::string::npos) << drawn;
-  const Finished experts = run_shell("megalith graphs " + recipe() + " --set moe.num_experts=4");
+  const Finished experts =
+      run_shell("megalith graphs " + recipe() + " --set moe.num_experts=4 --set parallel.ep=2 --ranks 2");
   EXPECT_EQ(experts.code, 0) << experts.err;
-  EXPECT_THAT(experts.out,
-              ::testing::HasSubstr(
-                  "experts      graphs of parts of MoE layers are not built; graphs.mode = iteration holds them"));
+  EXPECT_THAT(experts.out, ::testing::AllOf(::testing::HasSubstr("scopes [attn, moe_router, moe_preprocess]"),
+                                            ::testing::HasSubstr("experts after sorting rows  the host reads how many "
+                                                                 "rows go between the ranks of parallel.ep = 2")));
   const Finished broken = run_shell("megalith graphs " + recipe() + " --set graphs.scopes=moe");
   EXPECT_EQ(broken.code, 64);
   EXPECT_THAT(broken.err, ::testing::ContainsRegex("[.]toml: graphs.scopes = .moe.: "));

@@ -30,6 +30,7 @@ TEST(Accounting, BytesOfTheVectors) {
     const Index tokens = entry.at("tokens_per_microbatch_on_rank"), top_k = entry.at("topk");
     const LayerSizes sizes{.tokens = tokens,
                            .hidden_size = entry.at("hidden"),
+                           .routed_tokens = tokens,
                            .num_experts = entry.at("experts"),
                            .top_k = top_k,
                            .permuted_rows = tokens * top_k,
@@ -51,7 +52,7 @@ TEST(Accounting, BytesOfTheVectors) {
 }
 
 TEST(Accounting, OptionalPartsOfTheBoundary) {
-  LayerSizes s{.tokens = 10, .hidden_size = 4, .num_experts = 6, .top_k = 2, .permuted_rows = 30};
+  LayerSizes s{.tokens = 10, .hidden_size = 4, .routed_tokens = 10, .num_experts = 6, .top_k = 2, .permuted_rows = 30};
   EXPECT_EQ(boundary_bytes(kRouter, s), 2 * 80 + 10 * 6 * 4 + 10 * 6);
   EXPECT_EQ(boundary_bytes(kPreprocess, s), 30 * (4 * 2 + 4) + 80 + 10 * 2 * 4 + 10 * 6);
   const Index before = boundary_bytes(kPreprocess, s);

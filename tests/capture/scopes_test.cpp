@@ -72,6 +72,7 @@ TEST(Scopes, RulesOnTheRun) {
       {11, whole, kPadded, [](RunFacts& r) { r.overlaps_experts = true; }},
       {12, router, kMixed, [](RunFacts& r) { r.recomputes_experts = true; }},
       {12, router, kMixed, [](RunFacts& r) { r.recomputes_layers = true; }},
+      {12, mlp, kMixed, [](RunFacts& r) { r.recomputes_layers = r.recomputes_groups = true; }},
       {13, router, kMixed, [](RunFacts& r) { r.echo = true; }},
       {14, attn, kDenseFacts, [](RunFacts& r) { r.ramps_batch = true, r.num_stages = 2; }},
       {15, attn, kDenseFacts, [](RunFacts& r) { r.random_on_host = true; }},
@@ -99,6 +100,8 @@ TEST(Scopes, WhatTheRulesOnTheRunAllow) {
   EXPECT_EQ(broken({Scope::attn, Scope::mlp}, run), 0);
   run.capacity = Capacity::padded;
   EXPECT_EQ(broken({Scope::moe}, run), 0) << "the whole MoE is inside";
+  run.recomputes_layers = run.recomputes_groups = true;
+  EXPECT_EQ(broken({Scope::mlp}, run), 0) << "experts of constant sizes may be recomputed in the graph of an MLP";
   run = kMixed;
   run.echo = true;
   EXPECT_EQ(broken({Scope::attn}, run), 0);
@@ -112,6 +115,18 @@ TEST(Scopes, WhatTheRulesOnTheRunAllow) {
   EXPECT_EQ(broken({}, run), 0);
   run.maps_memory = true;
   EXPECT_EQ(broken({}, run), 0);
+}
+
+TEST(Scopes, SizesThatStayOnTheDeviceBreakNoRule) {
+  for (const Capacity capacity : {Capacity::dropless, Capacity::dropping, Capacity::padded}) {
+    RunFacts run = kMixed;
+    run.capacity = capacity;
+    run.sizes_stay_on_device = true;
+    for (const ScopeSet& scopes :
+         {ScopeSet{}, ScopeSet{Scope::moe}, ScopeSet{Scope::moe_router, Scope::moe_preprocess}})
+      EXPECT_EQ(broken(scopes, run), 0) << text(scopes);
+    EXPECT_EQ(broken({Scope::moe, Scope::moe_router}, run), 3);
+  }
 }
 
 TEST(Scopes, TheFirstBrokenRuleWins) {

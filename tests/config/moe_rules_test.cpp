@@ -121,8 +121,25 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"graphs.mode=iteration", "moe.replay=FILE"}, {"graphs.mode = iteration: the host reads moe.replay"}},
       {{"graphs.mode=iteration", "moe.replay=FILE", "moe.capacity=pad", "moe.capacity_factor=1"},
        {"graphs.mode = iteration: the host reads moe.replay"}},
-      {{"graphs.mode=layers"}, {"graphs.scopes", "covers MoE layers"}},
-      {{"graphs.mode=layers", "graphs.scopes=[\"attn\", \"moe_router\"]"}, {"covers MoE layers"}},
+      {{"graphs.mode=layers", "parallel.ep=2", "parallel.ranks=2"},
+       {"graphs.scopes = []: whole layers hold experts whose sizes follow from data", "(rule V9 of docs/graphs.md)"}},
+      {{"graphs.mode=layers", "graphs.scopes=moe", "parallel.ep=2", "parallel.ranks=2"}, {"(rule V7 of "}},
+      {{"graphs.mode=layers", "graphs.scopes=[\"moe\", \"moe_router\"]"}, {"(rule V3 of "}},
+      {{"graphs.mode=layers", "graphs.scopes=moe_preprocess"}, {"(rule V4 of "}},
+      {{"graphs.mode=layers", "graphs.scopes=mlp"}, {"(rule V6 of "}},
+      {{"graphs.mode=layers", "graphs.scopes=[\"moe_router\", \"moe_preprocess\"]", "parallel.ep=2", "parallel.ranks=2",
+        "moe.capacity=drop", "moe.capacity_factor=1"},
+       {"(rule V8 of "}},
+      {{"graphs.mode=layers", "graphs.scopes=moe_router", "recompute.mode=full"},
+       {"an MoE that is recomputed cannot be cut after its router", "(rule V12 of "}},
+      {{"graphs.mode=layers", "graphs.scopes=moe_router", "recompute.mode=selective", "recompute.modules=mlp"},
+       {"(rule V12 of "}},
+      {{"graphs.mode=layers", "graphs.scopes=mlp", "moe.pattern=md", "recompute.mode=full", "recompute.layers=2",
+        "parallel.ep=2", "parallel.ranks=2"},
+       {"the graph of an MLP would recompute the experts of the layers before it", "(rule V12 of "}},
+      {{"graphs.mode=layers", "graphs.scopes=moe_router", "moe.replay=FILE"},
+       {"graphs.scopes = [moe_router]: holds routers, and the host reads moe.replay in every pass"}},
+      {{"graphs.mode=layers", "moe.replay=FILE"}, {"graphs.scopes = []: holds routers"}},
       {{"parallel.tp=2", "parallel.tp_overlap=halves", "train.micro_batch=2"},
        {"parallel.tp_overlap = halves: is not built for models with experts"}},
       {{"moe.dispatcher=all_gather"}, {"moe.dispatcher = all_gather", "all_to_all"}},
@@ -178,7 +195,10 @@ TEST(MoeRecipe, AProblemIsReportedOnce) {
       {{"moe.pattern=xy"}, "moe.pattern = xy: must consist of"},
       {{"moe.num_groups=0"}, "moe.num_groups = 0: must be at least 1"},
       {{"moe.num_groups=99999999999"}, "moe.num_groups = 99999999999: must be at most 64"},
-      {{"graphs.mode=layers", "graphs.scopes=[\"moe\"]"}, "graphs.scopes = [moe]: covers MoE layers"},
+      {{"graphs.mode=layers", "graphs.scopes=[\"moe\"]", "parallel.ep=2", "parallel.ranks=2"},
+       "graphs.scopes = [moe]: the sizes inside an MoE follow from data"},
+      {{"graphs.mode=layers", "parallel.ep=2", "parallel.ranks=2", "moe.capacity=pad", "moe.capacity_factor=-1"},
+       "moe.capacity_factor = -1: "},
       {{"parallel.order=tp-pp-dp-dp"}, "parallel.order = tp-pp-dp-dp: order 'tp-pp-dp-dp': axis 'dp' appears twice"}};
   for (const auto& [settings, text] : all)
     EXPECT_THAT(problem_with(settings), AllOf(HasSubstr("r.toml: 1 problem\n"), HasSubstr(text)));
@@ -228,11 +248,16 @@ TEST(MoeRecipe, FactsForGraphsAreThoseOfThePlan) {
   EXPECT_EQ(facts({"moe.capacity=drop", "moe.capacity_factor=1"}).capacity, Capacity::dropping);
   EXPECT_EQ(facts({"moe.capacity=pad", "moe.capacity_factor=1"}).capacity, Capacity::padded);
   EXPECT_TRUE(facts({"recompute.mode=full"}).recomputes_layers);
+  EXPECT_FALSE(facts({"recompute.mode=full"}).recomputes_groups);
+  EXPECT_TRUE(facts({"recompute.mode=full", "recompute.layers=2"}).recomputes_groups);
   const auto selective = [&](const char* module) {
     return facts({"recompute.mode=selective", str("recompute.modules=", module)}).recomputes_experts;
   };
   EXPECT_TRUE(selective("mlp"));
   EXPECT_FALSE(selective("gelu") || selective("attention") || selective("norms"));
+  EXPECT_TRUE(plain.sizes_stay_on_device);
+  EXPECT_FALSE(facts({"parallel.ep=2"}).sizes_stay_on_device);
+  EXPECT_FALSE(facts({"device.type=cuda", "moe.gemm=loop"}).sizes_stay_on_device);
   EXPECT_FALSE(facts({"device.type=cuda"}).maps_memory);
   EXPECT_TRUE(facts({"device.type=cuda", "parallel.ep=2"}).maps_memory);
 }
@@ -242,8 +267,18 @@ TEST(MoeRecipe, WhatCanBeCapturedIsInTheScopes) {
   const auto scopes = [](std::vector<std::string> settings) {
     return graph_scopes(plan_with_experts(std::move(settings)));
   };
-  EXPECT_EQ(scopes({}), capture::ScopeSet{attn});
-  EXPECT_EQ(scopes({"moe.pattern=dm"}), (capture::ScopeSet{attn, mlp}));
+  EXPECT_EQ(scopes({}), capture::ScopeSet{}) << "on CPUs no host reads sizes of experts on one rank";
+  const auto on_two = [&](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"parallel.ep=2", "parallel.ranks=2"});
+    return scopes(std::move(settings));
+  };
+  EXPECT_EQ(on_two({}), (capture::ScopeSet{attn, moe_router, moe_preprocess}));
+  EXPECT_EQ(on_two({"moe.pattern=dm"}), (capture::ScopeSet{attn, mlp, moe_router, moe_preprocess}));
+  EXPECT_EQ(on_two({"moe.capacity=drop", "moe.capacity_factor=1"}), (capture::ScopeSet{attn, moe_router}));
+  EXPECT_EQ(on_two({"moe.capacity=pad", "moe.capacity_factor=1"}), capture::ScopeSet{});
+  EXPECT_EQ(on_two({"recompute.mode=full"}), capture::ScopeSet{attn});
+  EXPECT_EQ(on_two({"moe.replay=FILE"}), capture::ScopeSet{attn});
+  EXPECT_EQ(scopes({"moe.replay=FILE", "moe.pattern=dm"}), (capture::ScopeSet{attn, mlp}));
   EXPECT_EQ(scopes({"moe.pattern=dm", "graphs.scopes=mlp"}), capture::ScopeSet{mlp});
 }
 

@@ -1,4 +1,5 @@
 // Models with experts on GPUs: the CPU's numbers under its decisions, and the same bits in every run.
+#include "megalith/config/moe_rules.h"
 #include "megalith/ops/cuda/gemm_library.h"
 #include "megalith/train/engine.h"
 
@@ -115,6 +116,65 @@ TEST_P(GpuMoeGrid, Fp32TrainsAsOnOneCpuUnderItsDecisions) {
     EXPECT_LT(relative_error(got.losses, want.losses), 1e-5);
     support::expect_gradients_agree({}, got, want, 1e-5);
   }
+}
+
+std::unique_ptr<RunRecord> trained_from(const config::RunPlan& plan) {
+  auto record = std::make_unique<RunRecord>();
+  const support::HashedBatches source(plan.model.vocab_size);
+  comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) {
+    support::train_rank(world, plan, source, *record);
+    support::collect(world, record->parameters);
+  });
+  return record;
+}
+
+/// Experts that take all rows, and padded ones with shared experts beside them: all scopes that are legal, and whole
+/// steps.
+void expect_graphs_have_the_bits_of_eager_steps(const MoeGrid& grid) {
+  using enum capture::Scope;
+  constexpr MoeModel kModels[] = {{"All", [](config::RunConfig& c) { c.moe.pattern = "dm"; }},
+                                  {"Padded", [](config::RunConfig& c) {
+                                     c.moe.capacity = "pad";
+                                     c.moe.capacity_factor = 1.25;
+                                     c.moe.capacity_run = 8;
+                                     c.moe.shared_ffn_hidden_size = 8;
+                                     c.moe.shared_gate = true;
+                                   }}};
+  for (const MoeModel& model : kModels) {
+    config::RunPlan plan = plan_on(Device::cuda, grid, model, "bf16");
+    plan.train.steps = 12;
+    const auto want = trained_from(plan);
+    const auto expect_same = [&](const config::RunPlan& with_graphs) {
+      const auto got = trained_from(with_graphs);
+      EXPECT_EQ(got->losses, want->losses);
+      EXPECT_EQ(got->evaluated, want->evaluated);
+      EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
+    };
+    for (const capture::ScopeSet& scopes :
+         {capture::ScopeSet{moe_router}, {attn, moe_router, moe_preprocess}, {moe}, {}}) {
+      if (capture::first_broken_rule(scopes, plan.run_facts())) continue;
+      SCOPED_TRACE(str(model.name, " ", text(scopes)));
+      config::RunPlan layers = plan;
+      layers.graphs.mode = capture::GraphMode::layers;
+      layers.graphs.scopes = scopes;
+      expect_same(layers);
+    }
+    if (!config::why_no_iteration(plan).empty()) continue;
+    SCOPED_TRACE(str(model.name, " whole steps"));
+    plan.graphs.mode = capture::GraphMode::iteration;
+    plan.graphs.optimizer = true;
+    expect_same(plan);
+  }
+}
+
+TEST(GpuMoeGraphs, HaveTheBitsOfEagerSteps) {
+  MEGALITH_NEEDS_GPUS(1);
+  expect_graphs_have_the_bits_of_eager_steps({});
+}
+
+TEST_P(GpuMoeGrid, GraphsHaveTheBitsOfEagerSteps) {
+  MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks);
+  expect_graphs_have_the_bits_of_eager_steps(GetParam());
 }
 
 }  // namespace

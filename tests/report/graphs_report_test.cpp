@@ -271,7 +271,7 @@ TEST(GraphsReport, OfExpertsPrintsWhatCanBeCapturedAndWhyTheRestIsEager) {
       plan_with_experts({"moe.pattern=ddm", "parallel.pp=2", "parallel.ep=2", "parallel.ranks=4"}), GraphsFormat::text);
   EXPECT_EQ(
       text.substr(0, text.find("\nMemory that graphs add")),
-      R"(grid tp 1 pp 2 dp 2 ep 2 etp 1, 4 ranks, 4 microbatches a step, scopes [attn, mlp]; the recipe runs graphs.mode = none
+      R"(grid tp 1 pp 2 dp 2 ep 2 etp 1, 4 ranks, 4 microbatches a step, scopes [attn, mlp, moe_router, moe_preprocess]; the recipe runs graphs.mode = none
 
 Graphs of a rank and launches a step
 rank  stage  layers  slots  in flight  per microbatch  per slot  launches  iteration  launches
@@ -281,8 +281,8 @@ rank  stage  layers  slots  in flight  per microbatch  per slot  launches  itera
    3      1       4      1          1              32         8        32          -         -
 Iteration: none: the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1; moe.capacity = pad would fix them. With graphs of layers, evaluation runs eagerly.
 
-layers  stays eager  why
-2, 5    experts      graphs of parts of MoE layers are not built
+layers  stays eager                 why
+2, 5    experts after sorting rows  the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1; moe.capacity = pad would fix them
 )") << text;
   EXPECT_EQ(count(text, "\nof a layer's graph (layers 0-1, 3-4, 6-7)"), 1) << text;
   EXPECT_EQ(count(text, "\nof a layer's graph (layers 2, 5)"), 1) << text;
@@ -297,28 +297,41 @@ TEST(GraphsReport, OfExpertsHasTheFiguresOfItsRun) {
   using Parts = std::vector<std::pair<std::string, std::vector<int>>>;
   const std::vector<int> odd = {1, 3, 5, 7}, even = {0, 2, 4, 6}, all = {0, 1, 2, 3, 4, 5, 6, 7};
   const auto report_of = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"parallel.ep=2", "parallel.ranks=2"});
     return json::parse(graphs_report(plan_with_experts(std::move(settings)), GraphsFormat::json));
   };
   const json mixed = report_of({"moe.pattern=dm"}), experts = report_of({}),
              mlp = report_of({"moe.pattern=dm", "graphs.scopes=mlp"}),
              attention = report_of({"moe.pattern=dm", "graphs.scopes=attn"}),
-             padded = report_of({"moe.capacity=pad", "moe.capacity_factor=1"});
-  EXPECT_EQ(mixed.at("scopes"), json({"attn", "mlp"}));
-  EXPECT_EQ(eager_of(mixed), (Parts{{"experts", odd}}));
-  EXPECT_EQ(experts.at("scopes"), json({"attn"}));
-  EXPECT_EQ(eager_of(experts), (Parts{{"experts", all}}));
+             dropping = report_of({"moe.capacity=drop", "moe.capacity_factor=1"}),
+             padded = report_of({"moe.capacity=pad", "moe.capacity_factor=1"}),
+             recomputed = report_of({"recompute.mode=full"}), replayed = report_of({"moe.replay=FILE"});
+  EXPECT_EQ(mixed.at("scopes"), json({"attn", "mlp", "moe_router", "moe_preprocess"}));
+  EXPECT_EQ(eager_of(mixed), (Parts{{"experts after sorting rows", odd}}));
+  EXPECT_EQ(experts.at("scopes"), json({"attn", "moe_router", "moe_preprocess"}));
+  EXPECT_EQ(eager_of(experts), (Parts{{"experts after sorting rows", all}}));
   EXPECT_EQ(eager_of(mlp), (Parts{{"attention", all}, {"experts", odd}}));
   EXPECT_EQ(eager_of(attention), (Parts{{"MLP", even}, {"experts", odd}}));
-  EXPECT_EQ(eager_of(padded), (Parts{{"experts", all}}));
-  EXPECT_EQ(padded.at("eager").at(0).at("why"),
-            "graphs of parts of MoE layers are not built; graphs.mode = iteration holds them");
+  EXPECT_EQ(eager_of(dropping), (Parts{{"experts after routing", all}}));
+  EXPECT_EQ(eager_of(padded), Parts{});
+  EXPECT_EQ(padded.at("scopes"), json::array());
+  EXPECT_EQ(eager_of(recomputed), (Parts{{"experts", all}}));
+  EXPECT_EQ(
+      recomputed.at("eager").at(0).at("why"),
+      "an MoE that is recomputed cannot be cut after its router; remove moe_router, or recompute less (rule V12 of "
+      "docs/graphs.md)");
+  EXPECT_EQ(eager_of(replayed), (Parts{{"experts", all}}));
+  EXPECT_EQ(replayed.at("eager").at(0).at("why"), "the host reads moe.replay in every pass");
   EXPECT_EQ(attention.at("eager").at(0).at("why"), "graphs.scopes = [attn] leaves it out");
-  for (const json* report : {&mixed, &experts, &mlp, &attention, &padded}) {
-    EXPECT_EQ(report->at("ranks").at(0).at("iteration").at("training_graphs"), 1);
-    EXPECT_EQ(report->at("no_iteration"), "");
+  for (const json* report : {&mixed, &experts, &mlp, &attention, &dropping, &padded}) {
     EXPECT_EQ(report->at("ranks").at(0).at("layers_per_slot").at("training_graphs"), report == &mlp ? 8 : 16);
     EXPECT_EQ(report->at("ranks").at(0).at("captured_layers_per_chunk"), json({report == &mlp ? 4 : 8}));
   }
+  const json alone = json::parse(graphs_report(plan_with_experts({}), GraphsFormat::json));
+  EXPECT_EQ(alone.at("scopes"), json::array()) << "no host reads sizes";
+  EXPECT_EQ(alone.at("eager"), json::array());
+  EXPECT_EQ(alone.at("no_iteration"), "");
+  EXPECT_EQ(alone.at("ranks").at(0).at("iteration").at("training_graphs"), 1);
   EXPECT_EQ(report_with({}).at("eager"), json::array());
   EXPECT_EQ(report_with({}).at("no_iteration"), "");
 }
@@ -339,21 +352,21 @@ TEST(GraphsReport, EvaluationsOfPaddedExpertsAreEagerWhereRowsCross) {
             1);
 }
 
-TEST(GraphsReport, ScopesOfExpertsThatARecipeNamesAreRefusedInEveryMode) {
-  for (const char* scopes : {"graphs.scopes=moe", "graphs.scopes=[\"attn\", \"moe_router\"]"}) {
-    for (const char* capacity : {"none", "pad"}) {
-      std::vector<std::string> settings = {scopes, str("moe.capacity=", capacity)};
-      if (capacity == std::string("pad")) settings.emplace_back("moe.capacity_factor=1");
-      try {
-        graphs_report(plan_with_experts(settings), GraphsFormat::text);
-        ADD_FAILURE() << scopes;
-      } catch (const ConfigError& error) {
-        EXPECT_NE(std::string(error.what()).find("covers MoE layers: graphs of parts of them are not built"),
-                  std::string::npos)
-            << error.what();
-      }
+TEST(GraphsReport, ScopesOfExpertsThatBreakARuleAreRefusedInEveryMode) {
+  const auto refusal = [](std::vector<std::string> settings) -> std::string {
+    settings.insert(settings.end(), {"parallel.ep=2", "parallel.ranks=2"});
+    try {
+      graphs_report(plan_with_experts(settings), GraphsFormat::text);
+    } catch (const ConfigError& error) {
+      return error.what();
     }
-  }
+    return "";
+  };
+  EXPECT_TRUE(refusal({"graphs.scopes=moe"}).starts_with("graphs.scopes = [moe]: the sizes inside an MoE follow from"));
+  EXPECT_EQ(refusal({"graphs.scopes=moe", "moe.capacity=pad", "moe.capacity_factor=1"}), "");
+  EXPECT_EQ(refusal({"graphs.scopes=moe_router"}), "");
+  EXPECT_TRUE(refusal({"graphs.scopes=moe_router", "moe.replay=FILE"})
+                  .starts_with("graphs.scopes = [moe_router]: holds routers, and the host reads moe.replay"));
 }
 
 TEST(GraphsPicture, DrawsEveryPassAndEverySlot) {

@@ -92,7 +92,7 @@ void expect_planned_buffers(const GraphAccount& account, const config::RunPlan& 
   EXPECT_EQ(touched.output_grads.count, 1);
   EXPECT_EQ(touched.output_grads.bytes, account.owned.output_grad_bytes);
   EXPECT_LE(touched.outputs.bytes, account.owned.boundary_bytes);
-  EXPECT_EQ(touched.outputs.bytes, touched.outputs.count * capture::input_bytes(layer_sizes(plan)));
+  EXPECT_EQ(touched.outputs.bytes, touched.outputs.count * capture::input_bytes(layer_sizes(plan, 0)));
 }
 
 TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
@@ -102,7 +102,7 @@ TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
     for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
       SCOPED_TRACE(grid.name() + " " + std::string(name(per)));
       const config::RunPlan plan = plan_of(grid, GraphMode::layers, per);
-      const Index size = capture::input_bytes(layer_sizes(plan));
+      const Index size = capture::input_bytes(layer_sizes(plan, 0));
       for (const GraphAccount& account : accounts_of(plan)) {
         const TouchedMemory& touched = account.touched;
         expect_planned_buffers(account, plan);
@@ -159,7 +159,9 @@ TEST(GraphAccounting, PartsOfLayersFindTheirsToo) {
 
 config::RunPlan plan_with_experts(const std::string& pattern, const capture::ScopeSet& scopes,
                                   const support::MoeGrid& grid = {}) {
-  config::RunConfig c = moe_config(grid, {"", [](config::RunConfig&) {}}, "fp32", 5);
+  const support::MoeModel with_positions{"", [](config::RunConfig& of) { of.model.family = "gpt2"; }};
+  config::RunConfig c = moe_config(grid, with_positions, "fp32", 5);
+  c.moe.dispatcher = "all_to_all";
   c.moe.pattern = pattern;
   c.graphs.mode = "layers";
   c.graphs.scopes = scopes.names();
@@ -204,22 +206,66 @@ TEST(GraphAccounting, LayersWithExpertsHaveGraphsOfTheirAttention) {
   }
 }
 
-// resolve() refuses these; a plan that is made otherwise must not become one of whole layers.
-TEST(GraphAccounting, ScopesOfWhichNothingIsBuiltAreNoWholeLayers) {
-  for (const capture::ScopeSet& scopes :
-       {capture::ScopeSet{}, capture::ScopeSet{capture::Scope::moe_router}, capture::ScopeSet{capture::Scope::moe},
-        capture::ScopeSet{capture::Scope::attn, capture::Scope::moe_router}}) {
-    config::RunPlan plan = plan_with_experts("dm", {capture::Scope::attn});
-    plan.graphs.scopes = scopes;
-    try {
-      const auto world = comm::dry_world(0, 1);
-      Engine(*world, plan);
-      ADD_FAILURE() << text(scopes);
-    } catch (const ConfigError& error) {
-      EXPECT_TRUE(std::string(error.what()).starts_with(str("graphs.scopes = ", text(scopes), ": covers MoE layers")))
-          << error.what();
+/// The edge of a graph in the middle of an MoE: as many inputs as planned. The gradients that come back are of less
+/// than planned: of the weights of K choices, where the plan has the probabilities of all experts.
+TEST(GraphAccounting, GraphsThatEndInExpertsFindTheirsToo) {
+  using capture::Scope;
+  for (const support::MoeGrid& grid :
+       {support::MoeGrid{.ranks = 2, .ep = 2}, support::MoeGrid{.ranks = 4, .pp = 2, .ep = 2},
+        support::MoeGrid{.ranks = 4, .pp = 2, .ep = 2, .chunks = 2}}) {
+    for (const capture::ScopeSet& scopes :
+         {capture::ScopeSet{Scope::attn, Scope::moe_router}, capture::ScopeSet{Scope::moe_router},
+          capture::ScopeSet{Scope::attn, Scope::moe_router, Scope::moe_preprocess},
+          capture::ScopeSet{Scope::attn, Scope::mlp, Scope::moe_router, Scope::moe_preprocess}}) {
+      for (const char* pattern : {"m", "dm"}) {
+        if (scopes.has(Scope::mlp) && pattern == std::string_view("m")) continue;  // rule V6
+        SCOPED_TRACE(grid.name() + " " + pattern + " " + text(scopes));
+        const config::RunPlan plan = plan_with_experts(pattern, scopes, grid);
+        const std::vector<GraphAccount> accounts = accounts_of(plan);
+        for (int rank = 0; rank < grid.ranks; ++rank) {
+          const GraphAccount& account = accounts[static_cast<std::size_t>(rank)];
+          const PlannedGraphs planned = plan_graphs(plan, rank);
+          EXPECT_EQ(account.graphs, planned.per_microbatch.training.graphs);
+          EXPECT_EQ(account.launches, planned.per_microbatch.training.launches_per_step);
+          EXPECT_EQ(account.owned, planned.owned);
+          EXPECT_EQ(account.touched.inputs.count, account.owned.static_inputs);
+          EXPECT_EQ(account.touched.inputs.bytes, account.owned.static_input_bytes);
+          EXPECT_EQ(account.touched.second_inputs.bytes, account.owned.second_input_bytes);
+          EXPECT_EQ(account.touched.output_grads.bytes > 0, account.graphs > 0);
+          EXPECT_LE(account.touched.output_grads.bytes, account.owned.output_grad_bytes);
+          EXPECT_LE(account.touched.outputs.bytes, account.owned.boundary_bytes);
+          if (pattern == std::string_view("m")) expect_in_planned_places(account.touched, captured_edges(plan, 0));
+        }
+      }
     }
   }
+}
+
+TEST(GraphAccounting, SizesGoByLayer) {
+  using capture::Scope;
+  config::RunConfig c =
+      support::moe_config({.ranks = 4, .tp = 2, .ep = 2, .etp = 1}, {"", [](config::RunConfig&) {}}, "bf16", 5);
+  c.moe.pattern = "dm";
+  c.moe.shared_ffn_hidden_size = 8;
+  const Index rows = 2 * 16, experts = 8, top_k = 2;
+  capture::LayerSizes dense = layer_sizes(config::resolve(c), 0), moe = layer_sizes(config::resolve(c), 1);
+  EXPECT_EQ(dense, (capture::LayerSizes{.tokens = rows, .hidden_size = 20, .activation_bytes = 2}));
+  EXPECT_EQ(moe, (capture::LayerSizes{.tokens = rows,
+                                      .hidden_size = 20,
+                                      .activation_bytes = 2,
+                                      .routed_tokens = rows / 2,
+                                      .num_experts = experts,
+                                      .top_k = top_k,
+                                      .permuted_rows = rows / 2 * top_k,
+                                      .shared_experts = true}))
+      << "tensor-parallel ranks route shares";
+  c.moe.capacity = "pad";
+  c.moe.capacity_factor = 1;
+  c.moe.capacity_run = 8;
+  EXPECT_EQ(layer_sizes(config::resolve(c), 1).permuted_rows, experts * 2 * (8 * top_k / experts));
+  c.parallel.etp = 2;
+  c.parallel.sequence_parallel = true;
+  EXPECT_EQ(layer_sizes(config::resolve(c), 1).permuted_rows, 2 * experts * 2 * (8 * top_k / experts)) << "two slices";
 }
 
 TEST(GraphAccounting, AnIterationIsOneGraphAndAnEvaluationOneMore) {

@@ -49,6 +49,7 @@ TEST_P(MoeGraphs, HaveTheBitsOfEagerSteps) {
 
 constexpr support::MoeModel kPadded[] = {{"Pad",
                                           [](config::RunConfig& c) {
+                                            c.moe.dispatcher = "all_to_all";
                                             c.moe.capacity = "pad";
                                             c.moe.capacity_factor = 1.0;
                                             c.moe.capacity_run = 4;

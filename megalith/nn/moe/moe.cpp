@@ -19,14 +19,6 @@ DispatchSizes dispatch_sizes(const MoeSpec& spec) {
   return sizes;
 }
 
-HostCopies copies_of_counts(const MoeSpec& spec, const ExpertParallel& experts) {
-  return host_copies(
-      {.capacity = spec.config.capacity == ExpertCapacity::drop ? ExpertCapacity::drop : ExpertCapacity::none,
-       .ep = experts.ep().size(),
-       .etp = experts.dispatch().size() / experts.ep().size(),
-       .local_experts = spec.config.num_experts / experts.ep().size()});
-}
-
 bool uses_peers(const MoeConfig& moe, const comm::Channel& channel) {
   const bool can = channel.device() == Device::cpu && channel.reads_rows() && channel.size() <= kMaxPeers;
   if (moe.dispatcher == ExpertDispatcher::peer && !can) {
@@ -37,19 +29,31 @@ bool uses_peers(const MoeConfig& moe, const comm::Channel& channel) {
   return can && moe.dispatcher != ExpertDispatcher::all_to_all;
 }
 
-std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const ExpertParallel& experts, Index alignment) {
+std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const SublayerOptions& options,
+                                            const ExpertParallel& experts) {
   DispatchSizes sizes = dispatch_sizes(spec);
-  sizes.alignment = alignment;
-  const HostCopies copies = copies_of_counts(spec, experts);
+  sizes.alignment = options.group_alignment;
+  // Passes that pad copy nothing.
+  const HostCopies copies = host_copies(facts_of_copies(spec, experts, Mode::evaluate, options.captured_end));
   if (experts.dispatch().size() > 1) {
     if (uses_peers(spec.config, experts.dispatch().channel())) return std::make_unique<PeerDispatcher>(experts, sizes);
     return std::make_unique<AllToAllDispatcher>(experts, sizes, copies);
   }
-  const bool host_knows = alignment == 1;  // for loops over groups
+  const bool host_knows = sizes.alignment == 1;  // for loops over groups
   return std::make_unique<LocalDispatcher>(experts.dispatch(), sizes, host_knows ? copies : HostCopies{});
 }
 
 }  // namespace
+
+DispatchFacts facts_of_copies(const MoeSpec& spec, const ExpertParallel& experts, Mode mode,
+                              std::optional<ForwardStage> captured_end) {
+  const bool pads = spec.config.capacity == ExpertCapacity::pad;
+  return {.capacity = pads && mode == Mode::evaluate ? ExpertCapacity::none : spec.config.capacity,
+          .ep = experts.ep().size(),
+          .etp = experts.dispatch().size() / experts.ep().size(),
+          .local_experts = spec.config.num_experts / experts.ep().size(),
+          .preprocess_captured = captured_end == ForwardStage::dispatch};
+}
 
 void Moe::declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec, const StreamSpec& stream,
                   const LayerGroups& groups) {
@@ -63,7 +67,7 @@ Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& op
          ParamSet& params)
     : groups_(groups),
       router_(name + ".router", spec, groups, params),
-      dispatcher_(make_dispatcher(spec, *groups.experts, options.group_alignment)),
+      dispatcher_(make_dispatcher(spec, options, *groups.experts)),
       experts_(name + ".experts", options, params) {
   if (spec.config.shared_ffn_hidden_size > 0) shared_.emplace(name + ".shared", spec, options, groups.tp, params);
 }
@@ -98,12 +102,13 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       if (shared_) return shared_->gather(ex, microbatch, x, saved.shared);
       break;
     case ForwardStage::route:
-      saved.router.x = groups().own_rows(saved.x);
+      if (shared_) shared_->forward(ex, microbatch, saved.shared);
+      saved.routed = saved.router.x = groups().own_rows(saved.x);
       router_.forward(ex, microbatch, saved.router);
       break;
     case ForwardStage::preprocess:
       dispatcher_->preprocess(ex, saved.router.kept, microbatch.mode, *saved.dispatcher);
-      ex.owned_by(kRowsOwner, [&] { dispatcher_->permute(ex, saved.router.x, *saved.dispatcher); });
+      ex.owned_by(kRowsOwner, [&] { dispatcher_->permute(ex, saved.routed, *saved.dispatcher); });
       break;
     case ForwardStage::dispatch:
       ex.owned_by(kRowsOwner, [&] { saved.rows = dispatcher_->dispatch(ex, *saved.dispatcher); });
@@ -112,7 +117,6 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       ex.owned_by(kRowsOwner, [&] {
         dispatcher_->return_rows(ex, experts_.forward(ex, saved.rows, saved.experts), *saved.dispatcher);
       });
-      if (shared_) shared_->forward(ex, microbatch, saved.shared);
       break;
     default:
       combine(ex, saved);
@@ -141,7 +145,7 @@ InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardSta
       saved.dy = grads.dy.grad;
       break;
     case BackwardStage::combine:
-      combine_backward(ex, microbatch, saved);
+      dispatcher_->combine_backward(ex, groups().own_rows(saved.dy), saved.router.weights, *saved.dispatcher);
       break;
     case BackwardStage::experts:
       experts_backward(ex, microbatch, saved);
@@ -156,14 +160,6 @@ InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardSta
       route_backward(ex, microbatch, grads.dx, saved);
   }
   return {};
-}
-
-void Moe::combine_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
-  if (shared_) {
-    saved.d_shared = ex.tensor_like(saved.dy);
-    shared_->backward(ex, microbatch, saved.dy, saved.d_shared, saved.shared);
-  }
-  dispatcher_->combine_backward(ex, groups().own_rows(saved.dy), saved.router.weights, *saved.dispatcher);
 }
 
 void Moe::experts_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
@@ -183,7 +179,10 @@ void Moe::preprocess_backward(Exec& ex, const Tensor& dx, MoeState& saved) const
 void Moe::route_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const {
   router_.backward(ex, microbatch, saved.d_weights, saved.d_routed, saved.router);
   if (groups().rows() == DispatchRows::share) complete(ex, saved.d_routed, dx);
-  if (shared_) ops::add(ex, dx, saved.d_shared, dx);
+  if (!shared_) return;
+  const Tensor d_shared = ex.tensor_like(dx);
+  shared_->backward(ex, microbatch, saved.dy, d_shared, saved.shared);
+  ops::add(ex, dx, d_shared, dx);
 }
 
 void Moe::restore_input(const Tensor& x, MoeState& saved) const {

@@ -6,14 +6,22 @@
 
 #include "megalith/nn/moe/dispatcher.h"
 #include "megalith/nn/moe/experts.h"
+#include "megalith/nn/moe/host_copies.h"
 #include "megalith/nn/moe/router.h"
 #include "megalith/nn/moe/shared_experts.h"
 
 namespace megalith::nn {
 
+/// The facts from which an MoE layer derives where passes of this mode copy sizes to the host. Evaluations do not pad.
+/// `captured_end`: SublayerStages.
+DispatchFacts facts_of_copies(const MoeSpec& spec, const ExpertParallel& experts, Mode mode,
+                              std::optional<ForwardStage> captured_end);
+
 /// The results of Moe.
 struct MoeState : Sublayer::Saved {
-  Tensor x;  ///< [O, H]
+  Tensor x;       ///< [O, H], as router.x: recomputed for backward where it was not kept
+  Tensor routed;  ///< [n, H], of the forward pass: the rows that this rank brings. A graph of an earlier stage skips
+                  ///< the host code that would set it again
   Router::Saved router;
   std::unique_ptr<Dispatcher::Saved> dispatcher;
   ExpertRows rows;  ///< of this rank's experts
@@ -23,16 +31,16 @@ struct MoeState : Sublayer::Saved {
   Tensor d_weights;  ///< [n, K]
   RowGrads d_rows;   ///< of the rows of this rank's experts
   Tensor d_routed;   ///< [n, H], of the rows that this rank brings
-  Tensor d_shared;   ///< [O, H], of the shared experts' input
 
   void take_host_memory(Device device) override { dispatcher->take_host_memory(device); }
 };
 
 /// A mixture of experts: y = sum over the K chosen experts of weight * expert(x), plus the shared experts. x, y [O, H].
-/// Its stages are steps that can be called alone. Forward: gather (of the shared experts), route, preprocess, dispatch,
-/// experts, combine. Backward mirrors them. Communication and memory: those of its parts; where tensor-parallel ranks
-/// have shares of rows outside sequence parallelism, one all-gather of T H elements each way; where they have slices of
-/// all rows, one all-reduce. Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961.
+/// Its stages are steps that can be called alone. Forward: gather (of the shared experts), route (after the shared
+/// experts), preprocess, dispatch, experts, combine. Backward mirrors them. Communication and memory: those of its
+/// parts; where tensor-parallel ranks have shares of rows outside sequence parallelism, one all-gather of T H elements
+/// each way; where they have slices of all rows, one all-reduce. Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus
+/// et al. 2021, arXiv:2101.03961.
 class Moe final : public SublayerOf<MoeState> {
  public:
   /// The owner of rows that experts keep for backward, in plans of memory.
@@ -59,7 +67,6 @@ class Moe final : public SublayerOf<MoeState> {
   void combine(Exec& ex, MoeState& saved) const;
   /// This rank's results `part` [n, H] -> `whole` [O, H], where ranks have shares or slices.
   void complete(Exec& ex, const Tensor& part, const Tensor& whole) const;
-  void combine_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
   void experts_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
   void preprocess_backward(Exec& ex, const Tensor& dx, MoeState& saved) const;
   void route_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const;
