@@ -212,6 +212,7 @@ constexpr CommandExample kExamples[] = {
     {"groups", "--world-size 16 --tp 4 --pp 2"},
     {"schedule", "--pp 4 --vpp 2 --microbatches 8"},
     {"graphs", "recipes/demo.toml --set graphs.mode=layers"},
+    {"echo", "--zipf 0.5"},
     {"bench gemm", "--tokens 256 --hidden 768"},
     {"bench attention", "--seq 1024 --heads 12"},
     {"bench norm", "--tokens 4096 --hidden 768"},
@@ -321,6 +322,7 @@ int run(int argc, char** argv) {
   add_groups(program);
   add_schedule(program);
   add_graphs(program);
+  add_echo(program);
   add_bench(program);
   add_doctor(program);
   add_examples(program);

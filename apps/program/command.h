@@ -11,6 +11,7 @@ namespace megalith::apps {
 // on failure. Only main prints errors and chooses the exit code. Long options accept '-' and '_' alike (main replaces
 // '_').
 void add_groups(CLI::App& program);
+void add_echo(CLI::App& program);
 void add_graphs(CLI::App& program);
 void add_schedule(CLI::App& program);
 void add_tokenize(CLI::App& program);

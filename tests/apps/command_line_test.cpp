@@ -405,8 +405,8 @@ TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
 }
 
 TEST(CommandLine, HelpOfEveryCommand) {
-  for (const char* command :
-       {"train", "generate", "plan", "tokenize", "data", "checkpoint", "groups", "schedule", "bench", "doctor"}) {
+  for (const char* command : {"train", "generate", "plan", "tokenize", "data", "checkpoint", "groups", "schedule",
+                              "echo", "bench", "doctor"}) {
     const Finished got = run_shell(std::string("megalith ") + command + " --help");
     EXPECT_EQ(got.code, 0) << command;
     EXPECT_NE(got.out.find("Usage: megalith"), std::string::npos) << command << "\n" << got.out;
