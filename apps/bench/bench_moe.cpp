@@ -177,7 +177,7 @@ void print_layer_table(const MoeBench& b, const config::RunPlan& plan, const Moe
       "%d ranks with %lld tokens each, hidden %lld, %lld experts of %lld, top-%lld, %s, median of %zu steps\n"
       "load %s: at most %.2f times the mean for an expert, %.2f for a rank\n"
       "%-12s %12s %15s %12s %15s\n",
-      plan.grid.world_size, static_cast<long long>(plan.train.micro_batch * plan.model.seq_len),
+      plan.grid.world_size, static_cast<long long>(plan.train.micro_batch) * static_cast<long long>(plan.model.seq_len),
       static_cast<long long>(plan.model.hidden_size), static_cast<long long>(moe.num_experts),
       static_cast<long long>(moe.ffn_hidden_size), static_cast<long long>(moe.top_k), plan.train.precision.c_str(),
       result.times.size(), b.load.c_str(), load.of_experts, load.of_ranks, "", "forward", "communication", "backward",
