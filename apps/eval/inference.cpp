@@ -141,6 +141,7 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   const int ranks = options.ranks > 0 ? options.ranks : launcher.processes;
   c.model.padded_vocab_size.reset();  // follows from tp
   c.parallel.sequence_parallel = false;
+  c.moe.dispatcher.reset();  // all give the same results, and which can run follows from these ranks
   c.train.steps = 0;
   c.train.micro_batch = 1;
   c.train.global_batch = legal_batch(c, ranks);

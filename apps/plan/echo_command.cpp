@@ -61,6 +61,12 @@ void check_options(const EchoOptions& o) {
     problems.require(experts % ranks == 0, "--experts", experts, str("must be a multiple of --ep = ", ranks));
     problems.require(o.top_k.value_or(kDefaultTopK) <= experts, "--top-k", o.top_k.value_or(kDefaultTopK),
                      str("must be at most --experts = ", experts));
+    constexpr Index kMaxPairs = Index{1} << 31, kMaxLogits = Index{1} << 30;  // some 10 s
+    const Index tokens = o.tokens.value_or(kDefaultTokens), all = ranks * tokens;
+    problems.require(all * o.top_k.value_or(kDefaultTopK) < kMaxPairs && all * experts <= kMaxLogits, "--tokens",
+                     tokens,
+                     str("--ep * --tokens * --top-k must be below 2^31, and --ep * --tokens * --experts at most 2^30; "
+                         "use fewer tokens"));
   }
   problems.throw_if_any("echo");
 }
@@ -187,7 +193,9 @@ void add_echo(CLI::App& program) {
   command->add_option("--format", o.format, "text, json, or svg (one plan: the loads, an arrow per clone)")
       ->check(CLI::IsMember({"text", "json", "svg"}).description(""))
       ->capture_default_str();
-  const auto positive = [] { return number_that([](double value) { return value > 0; }, "above 0"); };
+  const auto positive = [] {
+    return number_that([](double value) { return value >= 1e-6 && value <= 1e9; }, "from 1e-6 to 1e9");
+  };
   command->add_option("--link-gbps", o.costs.link_gbps, "10^9 bytes/s that a rank sends and receives")
       ->check(positive());
   command->add_option("--tflops", o.costs.tflops, "TFLOP/s of a rank's GEMMs")->check(positive());

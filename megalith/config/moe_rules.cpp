@@ -173,7 +173,10 @@ void check_grid(const RunPlan& plan, Problems& out) {
 void check_graphs(const RunPlan& plan, Problems& out) {
   if (plan.graphs.mode == capture::GraphMode::iteration) {
     if (const std::string why = why_no_iteration(plan); !why.empty())
-      out.add("graphs.mode", "iteration", why + "; use graphs.mode = layers with graphs.scopes = [\"attn\"], or none");
+      out.add(
+          "graphs.mode", "iteration",
+          why +
+              "; or use graphs.mode = layers, with graphs.scopes = [\"attn\", \"moe_router\"], or graphs.mode = none");
     return;
   }
   const bool is_of_layers = plan.graphs.mode == capture::GraphMode::layers;
@@ -192,7 +195,7 @@ std::string why_no_iteration(const RunPlan& plan) {
   if (moe.has_experts() && !moe.replay.empty()) return "the host reads moe.replay in every pass";
   if (moe.capacity == nn::ExpertCapacity::pad) return "";
   const std::string why = why_no_evaluation_graph(plan);
-  return why.empty() ? "" : why + "; moe.capacity = pad would fix them";
+  return why.empty() ? "" : why + "; moe.capacity = pad makes the sizes constants";
 }
 
 std::string why_no_evaluation_graph(const RunPlan& plan) {

@@ -81,7 +81,9 @@ constexpr OtherName kOtherNames[] = {
     {"moe_token_drop_policy", "moe.drop_by", "It is probability or position"},
     {"moe_token_dispatcher_type", "moe.dispatcher", ""},
     {"moe_router_force_load_balancing", "moe.force_balance", ""},
-    {"moe_router_force_biased", "moe.router_skew", "Its bias of expert e is the value times -log(1 + e)"},
+    {"moe_router_force_biased", "moe.router_skew",
+     "There the value is the deviation of random biases; here it times log(1 + e) is subtracted from the logits of "
+     "expert e"},
     {"moe_grouped_gemm moe_use_legacy_grouped_gemm", "moe.gemm", ""},
     {"moe_enable_deepep moe_flex_dispatcher_backend", "moe.dispatcher", ""},
     {"moe_layer_recompute", "recompute.modules", ""},

@@ -39,7 +39,8 @@ struct EchoStages {
   Tensor expert_total, load;        // [E], [R] i32: pairs of each expert, and of each rank before
   Tensor spill, spare;              // [E], [R] i32: pairs that are to leave an expert, and that a rank lacks
   Tensor spill_index, spare_index;  // [E], [R] i32: descending by spill and spare, the lower number first
-  Tensor wanted;                    // [R] i32: the slots with which nothing is dropped but parts below min_pairs
+  Tensor wanted;                    // [R] i32: the slots with which nothing is dropped but parts below min_pairs; of
+                                    // `exact` with too few slots, the fewest with which that may be
   Tensor moves;                     // [E + R, 3] i32: expert, rank and pairs of what is to move; -1 after the last
   Tensor breadth;                   // [R, R S] i32: the part of `take` that was shared out in proportion
   Tensor room;                      // [R S] i32: what of `cap` was left after that

@@ -8,7 +8,7 @@ namespace megalith::ops {
 // moves: (E + R, 3) : (3, 1).  load_after, load, spare, spare_index, wanted: (R) : (1).  expert_total, spill,
 // spill_index: (E) : (1). scratch: (echo_scratch_words(R, E, S)) : (1) i64.
 
-/// What the CPU needs: EchoScratch in cpu/echo_stages.h lays it out.
+/// What the CPU needs: EchoScratch in cpu/echo_plan.cpp lays it out.
 constexpr Index echo_scratch_words(Index ranks, Index experts, Index slots) {
   return 8 * experts + 7 * ranks + 2 * ranks * slots;
 }

@@ -29,7 +29,9 @@ void check_rules(const RouterRules& rules, Index experts, std::string_view op) {
 
 void skew_logits(Exec& ex, const Tensor& logits, double skew) {
   expect_wide(ex, logits, "skew_logits", "skew_logits.logits");
-  dims<2>(logits, "skew_logits.logits");
+  const Index experts = dims<2>(logits, "skew_logits.logits")[1];
+  if (experts > kMaxRouterExperts)
+    throw ShapeError(str("[skew_logits.logits] experts = ", experts, ": must be at most ", kMaxRouterExperts));
   if (!std::isfinite(skew)) throw ShapeError(str("[skew_logits.skew] skew = ", skew, ": must be finite"));
   run_kernel(
       ex, {.name = "skew_logits", .reads = {logits}, .writes = {logits}}, [=] { cpu::skew_logits(logits, skew); },

@@ -23,6 +23,7 @@ class CountsVisitor final : public io::JsonVisitor {
 
   void start_object() override {
     require_no_count("an object");
+    refuse_setting("an object");
     if (open_.empty()) matrix_ = "$.input.count";
     open_.push_back({value_path(), Container::object});
   }
@@ -30,6 +31,7 @@ class CountsVisitor final : public io::JsonVisitor {
   void start_array() override {
     const std::string path = value_path();
     if (path == matrix_ + "[][]") require_no_count("an array");
+    refuse_setting("an array");
     if (path == matrix_ + "[]") row_ = 0;
     if (path == matrix_) has_matrix_ = true;
     open_.push_back({path, Container::array});
@@ -53,24 +55,21 @@ class CountsVisitor final : public io::JsonVisitor {
     require_no_count(std::to_string(value));
     if (!path.starts_with(kInput)) return;
     const std::string name = path.substr(kInput.size());
+    if (name == kBalance) refuse_setting(std::to_string(value));
     if (name == "slots_per_rank" && value > ops::kMaxEchoSlots)
       fail(begin_of(std::to_string(value)), str("slots_per_rank = ", value, ": must be at most ", ops::kMaxEchoSlots));
     numbers_[name] = {static_cast<Index>(std::min(value, kMostPairs)), begin_of(std::to_string(value))};
   }
   void text(std::string& value) override {
-    require_no_count('"' + io::printable(value) + '"');
-    if (value_path() != std::string(kInput) + "balance") return;
-    if (value != "greedy" && value != "exact")
-      fail(place, str("balance = \"", io::printable(value), "\": must be \"greedy\" or \"exact\""));
-    if (value == "exact") balance_ = ops::EchoBalance::exact;
+    const std::string shown = '"' + io::printable(value) + '"';
+    require_no_count(shown);
+    if (value != "greedy" && value != "exact") return refuse_setting(shown);
+    if (value_path() != std::string(kInput) + kBalance) return refuse_setting(shown);
+    balance_ = value == "exact" ? ops::EchoBalance::exact : ops::EchoBalance::greedy;
   }
   void other(std::string_view shown) override {
     require_no_count(shown);
-    const std::string path = value_path();
-    for (const char* const name : {"ranks", "experts", "slots_per_rank", "min_pairs"}) {
-      if (path == std::string(kInput) + name)
-        fail(begin_of(shown), str(name, " = ", shown, ": must be a whole number from 0 on"));
-    }
+    refuse_setting(shown);
   }
 
   EchoFile result() {
@@ -91,6 +90,9 @@ class CountsVisitor final : public io::JsonVisitor {
     }
     require_echo_grid(rows_, experts_, where);
     if (sum_ > kMostPairs) fail(end_, str("sum of counts = ", sum_, ": must be below 2^31"));
+    if (const Index slots = number_or("slots_per_rank", 0); slots > experts_)
+      fail(numbers_.at("slots_per_rank").place,
+           str("slots_per_rank = ", slots, ": must be at most the number of experts, ", experts_));
     if (matrix_ != "$") {
       result_.settings = EchoSettings{
           .slots = number_or("slots_per_rank", 0), .balance = balance_, .min_pairs = number_or("min_pairs", 0)};
@@ -113,6 +115,7 @@ class CountsVisitor final : public io::JsonVisitor {
     io::JsonPlace place;
   };
   static constexpr std::string_view kInput = "$.input.";
+  static constexpr const char* kBalance = "balance";
 
   /// Where the next value lies: "$.input.count[][]".
   std::string value_path() const {
@@ -142,6 +145,16 @@ class CountsVisitor final : public io::JsonVisitor {
       fail(begin_of(shown), str("count = ", shown, ": must be a whole number from 0 to 2147483647"));
     if (path == matrix_ + "[]") fail(begin_of(shown), str("row = ", shown, ": must be an array of counts"));
     if (path == matrix_ && path != "$") fail(place, str("count = ", shown, ": must be R arrays of E numbers"));
+  }
+  /// A value of another kind must not lie where a setting of the input belongs.
+  void refuse_setting(std::string_view shown) const {
+    const std::string path = value_path();
+    for (const char* const name : {"ranks", "experts", "slots_per_rank", "min_pairs"}) {
+      if (path == std::string(kInput) + name)
+        fail(begin_of(shown), str(name, " = ", shown, ": must be a whole number from 0 on"));
+    }
+    if (path == std::string(kInput) + kBalance)
+      fail(begin_of(shown), str(kBalance, " = ", shown, ": must be \"greedy\" or \"exact\""));
   }
   void end_row() {
     if (rows_ > 0 && row_ != experts_)

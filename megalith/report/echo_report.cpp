@@ -124,7 +124,9 @@ std::string slots_text(const EchoResult& plan) {
                          plan.clones(), " in use\n", rows.size() == 1 ? "" : text_table(rows));
   text += str("stay home: ", plan.dropped, " pairs");
   if (plan.dropped > 0) {
-    text += is_short ? str(", for want of slots (", wanted, " a rank would do)") : "";
+    text += is_short ? str(", for want of slots (", wanted,
+                           plan.settings.balance == ops::EchoBalance::exact ? " or more" : "", " a rank would do)")
+                     : "";
     text += plan.settings.min_pairs > 0
                 ? str(is_short ? ", or" : ",", " in parts below min_pairs = ", plan.settings.min_pairs,
                       " (--min-pairs 0 moves them)")

@@ -91,7 +91,7 @@ std::string decimal(const char* format, double value) {
   return text;
 }
 
-std::string load_table(const std::vector<LayerLoads>& all) {
+std::string load_table(const std::vector<LayerLoads>& all, Index slots_asked) {
   std::vector<std::vector<std::string>> rows = {{"layer", "before"}};
   for (Index slots = 1; slots < all.front().num_plans; ++slots) rows[0].push_back(str(slots));
   rows[0].insert(rows[0].end(), {"worst before", "worst after"});
@@ -99,7 +99,7 @@ std::string load_table(const std::vector<LayerLoads>& all) {
     std::vector<std::string> row = {str(loads.layer)};
     for (Index slots = 0; slots < loads.num_plans; ++slots) row.push_back(echo_ratio(loads.mean(slots)));
     row.push_back(echo_ratio(loads.worst.front()));
-    row.push_back(echo_ratio(loads.worst[static_cast<std::size_t>(loads.num_plans - 1)]));
+    row.push_back(echo_ratio(loads.worst[static_cast<std::size_t>(std::min(slots_asked, loads.num_plans - 1))]));
     rows.push_back(std::move(row));
   }
   return text_table(rows);
@@ -130,8 +130,9 @@ std::string trace_text(const EchoTrace& trace, const EchoTraceRequest& request, 
                          trace.samples().micro_batch, " x ", shape.seq_len, " tokens; ", all.front().microbatches,
                          " microbatches a layer; balance ", name_of(settings.balance));
   if (settings.balance == ops::EchoBalance::greedy) text += str(", min_pairs ", settings.min_pairs);
-  text += "\n\nPairs of the most loaded rank over the mean of ranks, by slots a rank: the mean of all microbatches\n" +
-          load_table(all);
+  text +=
+      str("\n\nPairs of the most loaded rank over the mean of ranks, by slots a rank: the mean of all microbatches;\n",
+          "worst after: with ", settings.slots, " slots\n", load_table(all, settings.slots));
   text += str("\nA microbatch with ", settings.slots, " slots a rank\n", clone_table(all, request));
   text += break_even_text(request.costs);
   if (!request.costs.has_rates()) text += "pays: needs --link-gbps and --tflops\n";

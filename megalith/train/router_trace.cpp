@@ -107,8 +107,8 @@ void require_router_trace(const config::RunPlan& plan, const std::string& file) 
   const bool is_of_layers = plan.graphs.mode == capture::GraphMode::layers;
   if (plan.graphs.mode == capture::GraphMode::iteration || (is_of_layers && config::hold_routers(plan.graphs.scopes)))
     throw ConfigError(str("--router-trace = ", file,
-                          ": the host reads decisions in every pass, which a graph that holds routers cannot; use "
-                          "graphs.mode = layers with graphs.scopes = [\"attn\"], or none"));
+                          ": the host reads decisions in every pass, which it cannot in a graph that holds "
+                          "routers; use graphs.mode = layers with graphs.scopes = [\"attn\"], or graphs.mode = none"));
 }
 
 std::unique_ptr<RouterTrace> open_router_trace(comm::World& world, io::Fs& fs, const config::RunPlan& plan,

@@ -24,11 +24,13 @@ struct Header {
 
 /// Bounds within which sizes of a step are exact.
 bool is_possible(const Header& header) {
-  constexpr Index kMaxLayers = 65535, kMaxTokens = Index{1} << 36;
+  constexpr Index kMaxLayers = 65535, kMaxTokens = Index{1} << 36, kMaxStep = Index{1} << 53;
   const RouterTraceShape& shape = header.shape;
   const auto within = [](Index value, Index max) { return value >= 1 && value <= max; };
   return within(shape.layers, kMaxLayers) && within(shape.experts, ops::kMaxRouterExperts) &&
-         within(shape.top_k, shape.experts) && within(shape.tokens, kMaxTokens) && header.first_step >= 0;
+         within(shape.top_k, shape.experts) && within(shape.tokens, kMaxTokens) &&
+         within(shape.seq_len, shape.tokens) && shape.tokens % shape.seq_len == 0 && header.first_step >= 0 &&
+         header.first_step <= kMaxStep;
 }
 
 /// Nothing for a file of another kind.

@@ -122,6 +122,10 @@ TEST(EchoReport, TextStatesWhyPairsStayHome) {
   json entry = echo_vector("D-04a");
   EXPECT_THAT(stage_text(planned_counts(entry.dump()), EchoStage::slots),
               HasSubstr("stay home: 100 pairs, for want of slots (2 a rank would do)\n"));
+  entry["input"]["balance"] = "exact";
+  EXPECT_THAT(stage_text(planned_counts(entry.dump()), EchoStage::slots),
+              HasSubstr("pairs, for want of slots (2 or more a rank would do)\n"));
+  entry["input"].erase("balance");
   entry["input"]["min_pairs"] = 101;
   EXPECT_THAT(stage_text(planned_counts(entry.dump()), EchoStage::slots),
               HasSubstr("stay home: 200 pairs, in parts below min_pairs = 101 (--min-pairs 0 moves them)\n"));
@@ -203,6 +207,16 @@ TEST(EchoReport, CountsThatCannotBeUsedAreNamedWithTheirPlace) {
   EXPECT_EQ(counts_refusal(entry("\"ranks\": 4")), "[f] line 1, column 36, counts are 2 x 2: must be 4 x 2, by input");
   EXPECT_THAT(counts_refusal(entry("\"ranks\": -4")), HasSubstr("ranks = -4: must be a whole number from 0 on"));
   EXPECT_THAT(counts_refusal(entry("\"slots_per_rank\": 9")), HasSubstr("slots_per_rank = 9: must be at most 8"));
+  EXPECT_THAT(counts_refusal(entry("\"slots_per_rank\": 3")),
+              HasSubstr("slots_per_rank = 3: must be at most the number of experts, 2"));
+  for (const char* const wrong : {"\"3\"", "[3]", "{}", "null", "true"}) {
+    for (const char* const name : {"ranks", "experts", "slots_per_rank", "min_pairs"})
+      EXPECT_THAT(counts_refusal(entry("\"" + std::string(name) + "\": " + wrong)),
+                  AllOf(HasSubstr(std::string(name) + " = "), HasSubstr(": must be a whole number from 0 on")));
+    EXPECT_THAT(counts_refusal(entry("\"balance\": " + std::string(wrong))),
+                AllOf(HasSubstr("balance = "), HasSubstr(": must be \"greedy\" or \"exact\"")));
+  }
+  EXPECT_THAT(counts_refusal(entry("\"balance\": 3")), HasSubstr("balance = 3: must be \"greedy\" or \"exact\""));
   EXPECT_THAT(counts_refusal(entry("\"balance\": \"even\"")),
               HasSubstr("balance = \"even\": must be \"greedy\" or \"exact\""));
   EXPECT_THAT(counts_refusal(entry("\"balance\": \"exact\", \"min_pairs\": 5")),

@@ -9,7 +9,9 @@
 #include "megalith/comm/peer/row_kernels.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/dispatch.cuh"
+#include "megalith/tensor/cuda/gpu_attribute.h"
 #include "megalith/tensor/cuda/load_kernels.h"
+#include "megalith/tensor/cuda/shared_limit.h"
 
 // Kernels of row collectives. A CTA begins when all members' kernels have begun (DeviceBarrier), then reads rows of
 // their matrices. Bulk copies bring rows into rings of shared memory, one ring per warp, so that each CTA has up to 192
@@ -389,9 +391,13 @@ Matrices matrices_of(const DeviceBarrier& barrier, const Args& args) {
           .out_rows = args.out.dim(0)};
 }
 
-template <class R, class Kernel>
-void allow_shared(Kernel* kernel) {
-  cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, R::kSharedBytes));
+/// Whether the calling thread's GPU copies in bulk (bulk::kHasCopies in its code). Others use no shared memory, and may
+/// not have as much.
+bool has_copies() { return cuda::gpu_attribute(cudaDevAttrComputeCapabilityMajor) >= 9; }
+
+template <class R>
+int shared_bytes() {
+  return has_copies() ? R::kSharedBytes : 0;
 }
 
 unsigned blocks_of(int ctas) { return static_cast<unsigned>(std::clamp(ctas, 1, kMaxRowCtas)); }
@@ -401,11 +407,12 @@ unsigned blocks_of(int ctas) { return static_cast<unsigned>(std::clamp(ctas, 1, 
 void load_row_kernels() {
   cuda::load_kernels(gather_rows_kernel, gather_sum_rows_kernel<double>, gather_sum_rows_kernel<float>,
                      gather_sum_rows_kernel<__nv_bfloat16>, gather_sum_rows_kernel<__half>);
-  allow_shared<GatherRings>(gather_rows_kernel);
-  allow_shared<SumRings>(gather_sum_rows_kernel<double>);
-  allow_shared<SumRings>(gather_sum_rows_kernel<float>);
-  allow_shared<SumRings>(gather_sum_rows_kernel<__nv_bfloat16>);
-  allow_shared<SumRings>(gather_sum_rows_kernel<__half>);
+  if (!has_copies()) return;
+  cuda::allow_shared_memory(gather_rows_kernel, GatherRings::kSharedBytes);
+  cuda::allow_shared_memory(gather_sum_rows_kernel<double>, SumRings::kSharedBytes);
+  cuda::allow_shared_memory(gather_sum_rows_kernel<float>, SumRings::kSharedBytes);
+  cuda::allow_shared_memory(gather_sum_rows_kernel<__nv_bfloat16>, SumRings::kSharedBytes);
+  cuda::allow_shared_memory(gather_sum_rows_kernel<__half>, SumRings::kSharedBytes);
 }
 
 void gather_rows_symmetric(Stream stream, const DeviceBarrier& barrier, const GatherRows& args, int ctas) {
@@ -418,7 +425,7 @@ void gather_rows_symmetric(Stream stream, const DeviceBarrier& barrier, const Ga
                            .wants = pulls.wants.data<std::int32_t>(),
                            .max_pulls = pulls.sources.dim(0),
                            .max_wants = pulls.wants.dim(0)};
-  gather_rows_kernel<<<blocks_of(ctas), kThreads, GatherRings::kSharedBytes, cuda::native(stream)>>>(kernel_args);
+  gather_rows_kernel<<<blocks_of(ctas), kThreads, shared_bytes<GatherRings>(), cuda::native(stream)>>>(kernel_args);
   cuda::check(cudaGetLastError());
 }
 
@@ -432,7 +439,8 @@ void gather_sum_rows_symmetric(Stream stream, const DeviceBarrier& barrier, cons
                              .weights = weights ? weights.data<SumType<T>>() : nullptr,
                              .max_terms = args.sums.places.dim(0),
                              .write = args.write};
-    gather_sum_rows_kernel<T><<<blocks_of(ctas), kThreads, SumRings::kSharedBytes, cuda::native(stream)>>>(kernel_args);
+    gather_sum_rows_kernel<T>
+        <<<blocks_of(ctas), kThreads, shared_bytes<SumRings>(), cuda::native(stream)>>>(kernel_args);
   });
   cuda::check(cudaGetLastError());
 }
