@@ -1,52 +1,30 @@
 #pragma once
-#include <cstdint>
+#include "megalith/tensor/cuda/shared_barrier.cuh"
 
 /// Bulk copies between the memory of GPUs and shared memory, which a GPU has from compute capability 9.0 on. Elsewhere
 /// nothing may call these functions. Addresses and sizes are multiples of 16. Source: PTX ISA 8.0, "cp.async.bulk" and
 /// "mbarrier".
 namespace megalith::comm::bulk {
 
-/// Counts an arrival and the bytes of copies in flight. Both at zero end a phase. Phases are numbered from 0.
-using Arrivals = std::uint64_t;
-
-__device__ inline std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
+/// Each phase waits for one arrival.
+using Arrivals = cuda::Barrier;
+using cuda::shared_address;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 inline constexpr bool kHasCopies = true;
 
-/// Each phase waits for one arrival.
-__device__ inline void init(Arrivals& arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&arrivals)) : "memory");
-}
+__device__ inline void init(Arrivals& arrivals) { cuda::init(arrivals, 1); }
 /// Makes the thread's init() calls, and its writes to shared memory, visible to copies. A barrier of the CTA follows.
 __device__ inline void fence_shared() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  cuda::fence_init();
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 /// Orders copies that read the memory of GPUs after what the thread has seen there.
 __device__ inline void fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 /// The one arrival of a phase, which also waits for `bytes` of copies.
-__device__ inline void arrive(Arrivals& arrivals, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&arrivals)), "r"(bytes)
-               : "memory");
-}
-__device__ inline void wait(Arrivals& arrivals, unsigned parity) {
-  unsigned is_over = 0;
-  while (is_over == 0) {
-    asm volatile(
-        "{\n"
-        ".reg .pred over;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, over;\n"
-        "}"
-        : "=r"(is_over)
-        : "r"(shared_address(&arrivals)), "r"(parity)
-        : "memory");
-  }
-}
+__device__ inline void arrive(Arrivals& arrivals, unsigned bytes) { cuda::arrive_and_expect(arrivals, bytes); }
+__device__ inline void wait(Arrivals& arrivals, unsigned parity) { cuda::wait(arrivals, parity); }
 __device__ inline void load(void* shared, const void* from, unsigned bytes, Arrivals& arrivals) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(shared)),

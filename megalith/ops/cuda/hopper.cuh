@@ -6,33 +6,23 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "megalith/tensor/cuda/shared_barrier.cuh"
+
 /// Instructions of Hopper (compute capability 9.0, compiled for sm_90a) that CUDA C++ has no function for. They are
 /// barriers in shared memory, bulk copies, and matrix products of warp groups. Call them in code for that architecture
 /// only (barriers and plain bulk copies: from 9.0 on). Elsewhere they must not be instantiated. Source: PTX ISA 8.0 and
 /// later, "mbarrier", "cp.async.bulk", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix Instructions".
 namespace megalith::ops::cuda::hopper {
 
-__device__ inline std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
+using megalith::cuda::arrive_and_expect;
+using megalith::cuda::Barrier;
+using megalith::cuda::fence_init;
+using megalith::cuda::init;
+using megalith::cuda::shared_address;
+using megalith::cuda::wait;
 
-// ---- Barriers in shared memory ----
+// ---- Barriers in shared memory, of a cluster ----
 
-/// Counts arrivals and the bytes of copies in flight; both at zero end a phase. Phases are numbered from 0. A wait
-/// names the parity of the phase whose end it waits for: wait(barrier, 1) returns at once on a new barrier.
-using Barrier = std::uint64_t;
-
-__device__ inline void init(Barrier& barrier, unsigned arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
-}
-/// Makes the thread's earlier init() calls visible to the copy engine and the cluster's other blocks.
-__device__ inline void fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-
-/// One arrival. The phase's end also waits for `bytes` of copies.
-__device__ inline void arrive_and_expect(Barrier& barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
-               : "memory");
-}
 __device__ inline void arrive(Barrier& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
 }
@@ -60,21 +50,6 @@ __device__ inline void send_word(unsigned rank, std::uint32_t& to, std::uint32_t
       "r"(word), "r"(shared_address(&barrier)), "r"(rank)
       : "memory");
 }
-__device__ inline void wait(Barrier& barrier, unsigned parity) {
-  unsigned is_over = 0;
-  while (is_over == 0) {
-    asm volatile(
-        "{\n"
-        ".reg .pred over;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, over;\n"
-        "}"
-        : "=r"(is_over)
-        : "r"(shared_address(&barrier)), "r"(parity)
-        : "memory");
-  }
-}
-
 /// A place in a ring. The parity is that of the phase of the place's barrier.
 template <int kPlaces>
 struct RingPlace {
