@@ -1,9 +1,14 @@
 #pragma once
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/config/run_config.h"
 
 #include "apps/program/command.h"
 
@@ -19,6 +24,14 @@ void add_bench_collectives(CLI::App& bench);
 /// --dropout. A check of its own, as every range of CLI11 accepts NaN.
 inline void add_dropout(CLI::App& command, double& value, const char* what) {
   command.add_option("--dropout", value, what)->check(at_least(0))->check(CLI::Range(0.0, 0.99))->capture_default_str();
+}
+
+/// Throws ConfigError if a recipe has a preset and options for the model's sizes, as `given` names them, were given
+/// too.
+inline void refuse_sizes_beside_preset(const config::RunConfig& recipe, const std::vector<std::string>& given) {
+  if (!recipe.model.preset || given.empty()) return;
+  throw ConfigError(str(given.front(), ": model.preset = ", *recipe.model.preset,
+                        " sets it, too; leave one of the two out, or set the model's own key by --set"));
 }
 
 /// The median of one time or more; of an even number the upper of the middle two.

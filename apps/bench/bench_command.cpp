@@ -94,15 +94,13 @@ config::RunPlan plan_of(const StepBench& b) {
   const auto set = [](auto& key, const auto& value) {
     if (!key) key = value;
   };
+  refuse_sizes_beside_preset(c, b.shape);
   if (!c.model.preset) {
     set(c.model.num_layers, b.layers);
     set(c.model.hidden_size, b.hidden);
     set(c.model.num_heads, b.heads);
     set(c.model.vocab_size, b.vocab);
     set(c.model.seq_len, b.seq);
-  } else if (!b.shape.empty()) {
-    throw ConfigError(str(b.shape.front(), ": model.preset = ", *c.model.preset,
-                          " sets it, too; leave one of the two out, or set the model's own key by --set"));
   }
   set(c.model.dropout, b.dropout);
   set(c.parallel.tp, b.tp);

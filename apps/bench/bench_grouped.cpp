@@ -174,7 +174,7 @@ void add_bench_grouped(CLI::App& bench) {
       "GEMMs of groups of rows with a weight each, as of the experts of a rank: y [M, N] = x [M, K] w^T (forward), "
       "dx = dy w (dgrad), dw += dy^T x (wgrad). FLOPs are 2 M N K, whatever the sizes of groups. Backends as moe.gemm: "
       "`grouped`, one kernel for all groups (Hopper GPUs, 16 bits), and `loop`, a GEMM for each group");
-  add_device_options(*command, o->ops);
+  add_device_options(*command, o->ops.device, o->ops.precision);
   const auto size = [&](const char* name, Index& value, const std::string& what, Index max) {
     return command->add_option(name, value, what)->check(between(1, max));
   };

@@ -15,6 +15,7 @@
 
 #include "apps/bench/bench.h"
 #include "apps/bench/layer_bench.h"
+#include "apps/bench/ops_runner.h"
 #include "apps/program/command.h"
 #include "apps/program/launch.h"
 
@@ -34,9 +35,7 @@ config::RunPlan layer_plan(const MoeBench& b) {
   const auto set = [](auto& key, const auto& value) {
     if (!key) key = value;
   };
-  if (c.model.preset && !b.shape.empty())
-    throw ConfigError(str(b.shape.front(), ": model.preset = ", *c.model.preset,
-                          " sets it, too; leave one of the two out, or set the model's own key by --set"));
+  refuse_sizes_beside_preset(c, b.shape);
   if (!c.model.preset) {
     constexpr Index kHead = 64;  // attention does not run
     set(c.model.family, "llama");
@@ -243,17 +242,12 @@ void add_bench_moe(CLI::App& bench) {
       "moe",
       "A layer of experts, forward and backward, by its parts: router; preprocess (counts, and rows in the order of "
       "their ranks); dispatch (to the ranks of the experts); experts (GEMMs); combine (weighted sums). Backward: "
-      "combine "
-      "(gradients as rows), experts (the way to the experts, GEMMs), dispatch (the way back), preprocess (sums of "
-      "rows), router. Results come back in experts by moe.dispatcher = all_to_all, in combine by peer, which also "
+      "combine (gradients as rows), experts (the way to the experts, GEMMs), dispatch (the way back), preprocess (sums "
+      "of rows), router. Results come back in experts by moe.dispatcher = all_to_all, in combine by peer, which also "
       "brings gradients back in preprocess. Times are those of the slowest rank, by the host's clock on a CPU and by "
       "events on a GPU. Communication is the time in calls between ranks and waits, of a second run, so it can be more "
       "than its row's. Rows are random, but for the numbers that make the router choose the load's experts");
-  command->add_option("--device", b->device, "cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  command->add_option("--precision", b->precision,
-                      "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
+  add_device_options(*command, b->device, b->precision);
   const auto size = [&](const char* name, Index& value, const char* what, Index max) {
     return command->add_option(name, value, what)->check(between(1, max))->capture_default_str();
   };

@@ -351,7 +351,7 @@ void add_bench_ops(CLI::App& bench) {
   for (const Command& one : kCommands) {
     const auto o = std::make_shared<OpsBench>();
     CLI::App* command = bench.add_subcommand(std::string(one.name), one.what);
-    add_device_options(*command, *o);
+    add_device_options(*command, o->device, o->precision);
     const auto size = [&](const char* name, Index& value, const std::string& what,
                           Index max = std::numeric_limits<std::int32_t>::max()) {
       return command->add_option(name, value, what)->check(between(1, max))->capture_default_str();

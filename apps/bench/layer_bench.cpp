@@ -21,34 +21,19 @@ namespace {
 
 constexpr const char* kLayerName = "moe";
 
-/// What is timed after a stage has run; nothing: the stage is none of the parts.
-std::optional<std::size_t> part_of(nn::ForwardStage stage) {
+/// What is timed after a stage (nn::ForwardStage or BackwardStage) has run; nothing: the stage is none of the parts.
+template <class Stage>
+std::optional<std::size_t> part_of(Stage stage) {
   switch (stage) {
-    case nn::ForwardStage::route:
+    case Stage::route:
       return 0;
-    case nn::ForwardStage::preprocess:
+    case Stage::preprocess:
       return 1;
-    case nn::ForwardStage::dispatch:
+    case Stage::dispatch:
       return 2;
-    case nn::ForwardStage::experts:
+    case Stage::experts:
       return 3;
-    case nn::ForwardStage::combine:
-      return 4;
-    default:
-      return std::nullopt;
-  }
-}
-std::optional<std::size_t> part_of(nn::BackwardStage stage) {
-  switch (stage) {
-    case nn::BackwardStage::route:
-      return 0;
-    case nn::BackwardStage::preprocess:
-      return 1;
-    case nn::BackwardStage::dispatch:
-      return 2;
-    case nn::BackwardStage::experts:
-      return 3;
-    case nn::BackwardStage::combine:
+    case Stage::combine:
       return 4;
     default:
       return std::nullopt;
@@ -64,14 +49,6 @@ const nn::MoeSpec& moe_spec(const model::ModelSpec& model) {
 
 /// A normal number for every element of a tensor, of a stream of its own.
 double noise_at(std::uint32_t stream, std::size_t i) { return RandomSite{.seed = 1, .step = stream}.normal(i); }
-
-template <class F>
-void with_rows_type(DType dtype, F&& f) {
-  if (dtype == DType::f64) return f.template operator()<double>();
-  if (dtype == DType::f32) return f.template operator()<float>();
-  if (dtype == DType::bf16) return f.template operator()<bfloat16>();
-  return f.template operator()<float16>();
-}
 
 }  // namespace
 
@@ -117,7 +94,7 @@ void LayerBench::initialise() {
   }
   // The router's weight: the unit matrix.
   const Tensor& weight = params_->at(str(kLayerName, ".router.weight")).value;
-  with_rows_type(weight.dtype(), [&]<class T>() {
+  dispatch_float(weight.dtype(), "LayerBench", [&]<class T>() {
     std::vector<T> unit(static_cast<std::size_t>(experts * hidden), static_cast<T>(0.0f));
     for (Index e = 0; e < experts; ++e) unit[static_cast<std::size_t>(e * hidden + e)] = static_cast<T>(1.0f);
     ex_.copy(weight.raw(), unit.data(), weight.bytes());
@@ -135,7 +112,7 @@ void LayerBench::initialise() {
   host_rows_.resize(static_cast<std::size_t>(x_.bytes()));
   noise_.resize(static_cast<std::size_t>(x_.numel()));
   const auto rank = static_cast<std::uint32_t>(world_.rank());
-  with_rows_type(dtype, [&]<class T>() {
+  dispatch_float(dtype, "LayerBench", [&]<class T>() {
     T* to = reinterpret_cast<T*>(host_rows_.data());
     for (std::size_t i = 0; i < noise_.size(); ++i) {
       noise_[i] = std::clamp(noise_at(2 * rank, i), -2.0, 2.0);
@@ -146,11 +123,11 @@ void LayerBench::initialise() {
   ex_.synchronize();
 }
 
-// Of a row the first E numbers are its logits. The wanted experts have the greatest, each another one.
+// The first E numbers of a row are its logits. The wanted experts have the greatest, each another one.
 void LayerBench::put_rows(Index step) {
   const Index hidden = plan_.model.hidden_size, top_k = plan_.model.moe.top_k;
   const std::vector<std::int32_t> choices = load_.choices(step, world_.rank());
-  with_rows_type(x_.dtype(), [&]<class T>() {
+  dispatch_float(x_.dtype(), "LayerBench", [&]<class T>() {
     T* const rows = reinterpret_cast<T*>(host_rows_.data());
     for (std::size_t i = 0; i < noise_.size(); ++i) rows[i] = static_cast<T>(static_cast<float>(noise_[i]));
     for (std::size_t i = 0; i < choices.size(); ++i) {

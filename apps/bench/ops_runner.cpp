@@ -170,12 +170,9 @@ void OpsRunner::print(const nlohmann::ordered_json& facts, const std::string& ti
   print_table();
 }
 
-void add_device_options(CLI::App& command, OpsBench& options) {
-  command.add_option("--device", options.device, "cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->capture_default_str();
-  command.add_option("--precision", options.precision,
-                     "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
+void add_device_options(CLI::App& command, std::string& device, std::string& precision) {
+  command.add_option("--device", device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  command.add_option("--precision", precision, "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
 }
 
 void add_repeat_options(CLI::App& command, OpsBench& options) {

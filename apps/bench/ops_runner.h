@@ -23,7 +23,7 @@ struct OpsBench {
 };
 
 /// --device and --precision.
-void add_device_options(CLI::App& command, OpsBench& options);
+void add_device_options(CLI::App& command, std::string& device, std::string& precision);
 /// --repeats, --deterministic and --format.
 void add_repeat_options(CLI::App& command, OpsBench& options);
 

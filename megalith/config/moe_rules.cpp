@@ -95,6 +95,9 @@ bool routes_shares(const RunPlan& plan) {
   return plan.grid.tp > 1 && !plan.sequence_parallel && !grid::has_same_tensor_groups(plan.grid);
 }
 
+/// Ranks of tp among which the routed rows of a microbatch are divided.
+Index routed_shares(const RunPlan& plan) { return routes_shares(plan) ? plan.grid.tp : plan.row_shares(); }
+
 /// Why ranks of tp share rows, for messages on shares that are not legal.
 std::string because_of_shares(const RunPlan& plan) {
   if (plan.sequence_parallel) return "with parallel.sequence_parallel = true";
@@ -124,7 +127,7 @@ void check_capacity(const RunPlan& plan, Problems& out) {
             str("must divide model.seq_len = ", seq_len, "; the nearest is ", nearest_divisor(seq_len, run)));
     return;
   }
-  const Index shares = routes_shares(plan) ? plan.grid.tp : plan.row_shares();
+  const Index shares = routed_shares(plan);
   const Index tokens = plan.train.micro_batch * seq_len, rows = tokens / shares;
   if (tokens % shares != 0 || rows % run == 0) return;
   out.add("moe.capacity_run", run,
@@ -133,17 +136,16 @@ void check_capacity(const RunPlan& plan, Problems& out) {
               nearest_divisor(std::gcd(rows, seq_len), run), order_without_shares(plan)));
 }
 
-/// Ranks that exchange rows of experts (nn::ExpertParallel::dispatch()).
-int exchanging_ranks(const RunPlan& plan) {
-  const bool is_replicated = !plan.sequence_parallel && grid::has_same_tensor_groups(plan.grid);
-  return plan.grid.ep * (is_replicated ? 1 : plan.grid.etp);
+model::ExpertSetting expert_setting(const RunPlan& plan) {
+  const auto sp = plan.sequence_parallel ? nn::SequenceParallel::on : nn::SequenceParallel::off;
+  return {plan.device, plan.train.policy().compute, plan.grid, sp};
 }
 
 void check_dispatcher(const RunPlan& plan, Problems& out) {
   if (plan.model.moe.dispatcher != nn::ExpertDispatcher::peer) return;
   const std::string instead = "; use moe.dispatcher = auto or all_to_all";
   out.require(plan.device == Device::cpu, "moe.dispatcher", "peer", "is built for CPUs" + instead);
-  const int ranks = exchanging_ranks(plan);
+  const int ranks = model::exchanging_ranks(expert_setting(plan));
   out.require(ranks <= nn::kMaxPeers, "moe.dispatcher", "peer",
               str("at most ", nn::kMaxPeers, " ranks read each other's rows, parallel.ep = ", plan.grid.ep,
                   " and parallel.etp = ", plan.grid.etp, " make it ", ranks, instead));
@@ -199,8 +201,7 @@ std::string why_no_iteration(const RunPlan& plan) {
 }
 
 std::string why_no_evaluation_graph(const RunPlan& plan) {
-  const auto sp = plan.sequence_parallel ? nn::SequenceParallel::on : nn::SequenceParallel::off;
-  switch (host_counts(plan.model, {plan.device, plan.train.policy().compute, plan.grid, sp})) {
+  switch (host_counts(plan.model, expert_setting(plan))) {
     case model::HostCounts::rows_sent:
       return str("the host reads how many rows go between the ranks of parallel.ep = ", plan.grid.ep,
                  ", parallel.etp = ", plan.grid.etp);
@@ -255,12 +256,10 @@ bool hold_routers(const capture::ScopeSet& scopes) {
 }
 
 MoeRows moe_rows(const RunPlan& plan) {
-  // Ranks of etp that get rows of their own (nn::ExpertParallel::slices()).
-  const bool is_replicated = !plan.sequence_parallel && grid::has_same_tensor_groups(plan.grid);
-  const Index slices = is_replicated ? 1 : plan.grid.etp;
+  const Index slices = model::row_slices(expert_setting(plan));
   const nn::MoeConfig& moe = plan.model.moe;
   const Index tokens = plan.train.micro_batch * plan.model.seq_len;
-  const Index routed = tokens / (routes_shares(plan) ? Index{plan.grid.tp} : plan.row_shares());
+  const Index routed = tokens / routed_shares(plan);
   const Index run = plan.model.capacity_run();
   const Index of_slice = moe.capacity == nn::ExpertCapacity::pad
                              ? moe.num_experts * (routed / run) * moe.capacity_of(run)

@@ -3,21 +3,18 @@
 #include "megalith/ops/grouped_matmul.h"
 
 namespace megalith::model {
-namespace {
 
-/// Whether ranks exchange rows of experts: nn::ExpertParallel::dispatch() has several.
-bool sends_rows(const ExpertSetting& setting) {
-  const grid::ResolvedSizes& sizes = setting.grid;
+int row_slices(const ExpertSetting& setting) {
   const bool is_replicated =
-      setting.sequence_parallel == nn::SequenceParallel::off && grid::has_same_tensor_groups(sizes);
-  return sizes.ep > 1 || (sizes.etp > 1 && !is_replicated);
+      setting.sequence_parallel == nn::SequenceParallel::off && grid::has_same_tensor_groups(setting.grid);
+  return is_replicated ? 1 : setting.grid.etp;
 }
 
-}  // namespace
+int exchanging_ranks(const ExpertSetting& setting) { return setting.grid.ep * row_slices(setting); }
 
 HostCounts host_counts(const ModelConfig& model, const ExpertSetting& setting) {
   if (!model.moe.has_experts()) return HostCounts::none;
-  if (sends_rows(setting)) return HostCounts::rows_sent;
+  if (exchanging_ranks(setting) > 1) return HostCounts::rows_sent;
   if (setting.device == Device::cpu) return HostCounts::none;
   const bool is_kernel = expert_alignment(model, setting.device, setting.compute, setting.grid.etp) > 1;
   return is_kernel ? HostCounts::none : HostCounts::group_rows;

@@ -15,6 +15,12 @@ struct ExpertSetting {
   nn::SequenceParallel sequence_parallel = nn::SequenceParallel::off;
 };
 
+/// Ranks of etp that get rows of their own: 1 where each has its slices of all experts and all rows
+/// (nn::ExpertParallel::slices()).
+int row_slices(const ExpertSetting& setting);
+/// Ranks that exchange rows of experts: nn::ExpertParallel::dispatch().
+int exchanging_ranks(const ExpertSetting& setting);
+
 /// What the host of a rank has to know about experts' rows while a pass runs. Passes whose hosts need nothing can run
 /// from graphs.
 enum class HostCounts : std::uint8_t {
@@ -22,7 +28,7 @@ enum class HostCounts : std::uint8_t {
   rows_sent,   ///< how many rows go between the ranks that exchange them
   group_rows,  ///< how many rows each expert has, for a loop of GEMMs on a GPU
 };
-/// Of passes in which experts take all rows that chose them. `none` for models without experts.
+/// For passes in which experts take all rows that chose them. `none` for models without experts.
 HostCounts host_counts(const ModelConfig& model, const ExpertSetting& setting);
 
 /// The alignment of experts' rows: that of the kernel which reads their numbers on the device, 1 for loops of GEMMs.

@@ -18,28 +18,29 @@ Index position_of(const Rope& args, Index row) {
   throw InputError(str("[rope] position = ", at, ": must be from 0 to ", args.table.dim(0) - 1));
 }
 
-/// Moves head n of a row to place to(n), for all n, along the cycles of `to`.
-template <class T, class Places>
-void move_heads(T* row, Index heads, Index head_dim, Places to) {
-  for (Index first = 0; first < heads; ++first) {
+/// Calls cycle(first) with the lowest number of each cycle of `to`.
+template <class Places, class Cycle>
+void for_cycles(Index count, const Places& to, const Cycle& cycle) {
+  for (Index first = 0; first < count; ++first) {
     Index next = to(first);
     while (next > first) next = to(next);
-    if (next < first) continue;  // the cycle moved when its first head came
-    for (Index at = to(first); at != first; at = to(at))
-      std::swap_ranges(row + first * head_dim, row + (first + 1) * head_dim, row + at * head_dim);
+    if (next == first) cycle(first);
   }
 }
 
-/// Moves head to(n) of a row to place n, for all n.
+/// Moves head n of a row to place to(n), for all n (forward), or head to(n) to place n.
 template <class T, class Places>
-void move_heads_back(T* row, Index heads, Index head_dim, Places to) {
-  for (Index first = 0; first < heads; ++first) {
-    Index next = to(first);
-    while (next > first) next = to(next);
-    if (next < first) continue;
-    for (Index at = first, from = to(first); from != first; at = from, from = to(from))
-      std::swap_ranges(row + at * head_dim, row + (at + 1) * head_dim, row + from * head_dim);
-  }
+void move_heads(T* row, Index heads, Index head_dim, RopeDirection direction, const Places& to) {
+  const auto swap = [&](Index a, Index b) {
+    std::swap_ranges(row + a * head_dim, row + (a + 1) * head_dim, row + b * head_dim);
+  };
+  for_cycles(heads, to, [&](Index first) {
+    if (direction == RopeDirection::forward) {
+      for (Index at = to(first); at != first; at = to(at)) swap(first, at);
+    } else {
+      for (Index at = first; to(at) != first; at = to(at)) swap(at, to(at));
+    }
+  });
 }
 
 }  // namespace
@@ -73,12 +74,12 @@ void rope(const Rope& args) {
       for (Index r = begin; r < begin + count; ++r) {
         const A* cosine = args.table.data<A>() + position_of(args, r) * 2 * half;
         T* const row = args.qkv.data<T>() + r * columns;
-        if (moves && !is_forward) move_heads_back(row, heads, 2 * half, to_parts);
+        if (moves && !is_forward) move_heads(row, heads, 2 * half, args.direction, to_parts);
         for (T* kv = row; kv < row + columns; kv += group) {
           for (Index head = 0; head < turned; ++head)
             rotate(kv + head * 2 * half, cosine, cosine + half, half, direction);
         }
-        if (moves && is_forward) move_heads(row, heads, 2 * half, to_parts);
+        if (moves && is_forward) move_heads(row, heads, 2 * half, args.direction, to_parts);
       }
     });
   });
