@@ -177,7 +177,7 @@ class Channel {
   virtual Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) = 0;
   virtual Ticket broadcast(const Call& call, void* data, Stream stream) = 0;
   virtual void barrier(const Call& call, Stream stream) = 0;
-  /// Of rows, on a CPU: the lists have been checked. Transports without these calls throw BackendError.
+  /// On a CPU the lists have been checked. Transports without these calls throw BackendError.
   virtual Ticket gather_rows(const Call& call, const GatherRows& args, Stream stream);
   virtual Ticket gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream);
   virtual Ticket post_send(const Call& call, const void* data, Stream stream) = 0;

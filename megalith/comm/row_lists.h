@@ -30,8 +30,7 @@ struct RowPulls {
 inline constexpr std::int32_t kNoMember = -1;
 
 /// The terms of sums of rows. Row t of the result is the sum over j, from begin[t] to begin[t + 1] - 1 in this order,
-/// of weights[j] times the row at places[j]. A place of
-/// kNoMember has no row and is left out.
+/// of weights[j] times the row at places[j]. A place with kNoMember has no row and is left out.
 struct RowSums {
   Tensor begin;    // [n + 1] i32: the first is 0, none is less than the one before, the last is at most J
   Tensor places;   // [J, 2] i32

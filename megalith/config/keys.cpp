@@ -1,3 +1,4 @@
+// Longer than 500 lines, as it is one table: a row for each key of a recipe.
 #include "megalith/config/keys.h"
 
 #include <algorithm>

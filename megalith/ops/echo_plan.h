@@ -51,7 +51,7 @@ struct EchoStages {
 /// E <= 1024 is a multiple of R, and 0 <= S <= 8. Throws ShapeError; on the CPU InputError for counts that are negative
 /// or too many.
 ///
-/// Of the entries of a rank, slots hold the S largest; of equal ones that of the expert that comes first in
+/// Slots hold the S largest entries of their rank. Among equal ones the expert goes first that is first in
 /// `spill_index`. A slot's pairs come from source ranks in proportion to C[r][e] (floor, in 64 bits); what the floors
 /// left over comes from ranks in ascending order.
 /// Source: ECHO of Megatron-LM (its issue 2368), with the ties and roundings that it leaves open fixed here; `exact`

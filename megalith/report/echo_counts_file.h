@@ -14,7 +14,7 @@ struct EchoGrid {
 
 struct EchoFile {
   EchoCounts counts;
-  /// Of an entry of test vectors; missing ones are those that such an entry stands for. Nothing for plain arrays.
+  /// Those of an entry of test vectors, with the vectors' values for what it leaves out. Nothing for plain arrays.
   std::optional<EchoSettings> settings;
 };
 

@@ -12,7 +12,7 @@
 namespace megalith::apps {
 namespace {
 
-/// Of router logits before training: weights of deviation 0.02 on 2048 normed features.
+/// That of router logits before training: weights of deviation 0.02 on 2048 normed features.
 const double kLogitDeviation = 0.02 * std::sqrt(2048.0);
 
 /// "[FILE] line 1, column 42, " for a member of the first line; its first column if there is none.

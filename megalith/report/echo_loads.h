@@ -35,7 +35,7 @@ class EchoTrace {
   const EchoSamples& samples() const { return samples_; }
   Index first_step() const { return trace_->first_step() + 1; }  ///< counted from 1
   Index last_step() const { return trace_->first_step() + trace_->steps(); }
-  /// Of a step, of all groups: those of the first group, then those of the next.
+  /// A step has so many: those of the first group, then those of the next.
   Index microbatches() const { return shape().tokens / (ranks_ * rank_tokens()); }
   /// The number of a layer of the model among its MoE layers; -1: it has no experts, or is none of the model.
   Index moe_layer(Index layer) const;
@@ -46,7 +46,7 @@ class EchoTrace {
   EchoCounts counts(Index step, Index moe_layer, Index microbatch) const;
 
  private:
-  /// Of a microbatch.
+  /// A microbatch has so many on each rank.
   Index rank_tokens() const { return samples_.micro_batch * shape().seq_len; }
 
   std::unique_ptr<train::RouterTraceFile> trace_;

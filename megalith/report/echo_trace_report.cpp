@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 constexpr Index kPlans = ops::kMaxEchoSlots + 1;  // with 0 to 8 slots
 
-/// Of one layer, over all microbatches.
+/// What one layer has had in all microbatches.
 struct LayerLoads {
   Index layer = 0, microbatches = 0, num_plans = 0;
   std::array<double, kPlans> sum{}, worst{};  ///< of max/mean, by slots
