@@ -188,6 +188,15 @@ Index IndexedDataset::sequence_length(Index sequence) const {
   return load<std::int32_t>(idx_, kIndexHeaderBytes + sequence * Index{sizeof(std::int32_t)});
 }
 
+Index IndexedDataset::sequence_begin(Index sequence) const {
+  if (sequence < 0 || sequence > num_sequences_)
+    throw ShapeError(
+        str("[", idx_path(prefix_).string(), "] sequence ", sequence, ": must be at most ", num_sequences_));
+  if (sequence == num_sequences_) return num_tokens_;
+  const Index at = kIndexHeaderBytes + num_sequences_ * Index{sizeof(std::int32_t)};
+  return load<std::int64_t>(idx_, at + sequence * Index{sizeof(std::int64_t)}) / static_cast<Index>(id_bytes(type_));
+}
+
 Index IndexedDataset::document_begin(Index document) const {
   if (document < 0 || document > num_documents_)
     throw ShapeError(

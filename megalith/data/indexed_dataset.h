@@ -45,6 +45,7 @@ class IndexedDataset {
   Index num_documents() const { return num_documents_; }
   IdType type() const { return type_; }
   Index sequence_length(Index sequence) const;  ///< in tokens
+  Index sequence_begin(Index sequence) const;   ///< its first token; sequence may be num_sequences()
   Index document_begin(Index document) const;   ///< its first sequence; document may be num_documents()
   const io::Path& prefix() const { return prefix_; }
 
