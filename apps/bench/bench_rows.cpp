@@ -48,8 +48,9 @@ void bench_rows(const OpsBench& o) {
   const Tensor x = bench.random({o.tokens, o.hidden}), rows = bench.empty({pairs, o.hidden}),
                y = bench.empty({o.tokens, o.hidden});
   const double moved = static_cast<double>(x.bytes()) + static_cast<double>(rows.bytes());
-  bench.measure("permute_rows", 0, moved,
-                [&](Exec& e) { ops::permute_rows(e, {.x = x, .pair_of = pair_of, .rows = rows, .top_k = o.top_k}); });
+  bench.measure("permute_rows", 0, moved, [&](Exec& e) {
+    ops::permute_rows(e, {.x = x, .pair_of = pair_of, .row_of = row_of, .rows = rows, .top_k = o.top_k});
+  });
   const auto sum = [&](const char* name, const Tensor& by) {
     bench.measure(name, 0, moved,
                   [&](Exec& e) { ops::sum_rows(e, {.rows = rows, .row_of = row_of, .weights = by, .y = y}); });

@@ -61,9 +61,10 @@ void permute_rows(Exec& ex, const PermuteRows& args) {
   const DType dtype = args.x.dtype();
   expect_choices(tokens, args.top_k, "permute_rows");
   expect_dtype(args.pair_of, DType::i32, "permute_rows.pair_of");
+  if (args.row_of) expect_like(args.row_of, {tokens, args.top_k}, DType::i32, "permute_rows.row_of");
   expect_like(args.rows, {rows, hidden}, dtype, "permute_rows.rows");
   run_kernel(
-      ex, {.name = "permute_rows", .reads = {args.x, args.pair_of}, .writes = {args.rows}},
+      ex, {.name = "permute_rows", .reads = {args.x, args.pair_of, args.row_of}, .writes = {args.rows}},
       [args] { cpu::permute_rows(args); }, [args](auto&, auto stream) { cuda::permute_rows(stream, args); });
 }
 

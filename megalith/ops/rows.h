@@ -32,8 +32,9 @@ void build_rows(Exec& ex, const BuildRows& args);
 
 /// rows[r] = x[t] of the row's pair (t, k); zeros for kZeroRow. Rows of kUnusedRow are left as they are.
 struct PermuteRows {
-  Tensor x, pair_of;  // in   [T, H], [M] i32
-  Tensor rows;        // out  [M, H]
+  Tensor x, pair_of;   // in   [T, H], [M] i32
+  Tensor row_of = {};  // in   [T, K] i32, or undefined: the inverse of pair_of. With it a GPU reads a row of x once
+  Tensor rows;         // out  [M, H]
   Index top_k = 1;
 };
 void permute_rows(Exec& ex, const PermuteRows& args);

@@ -241,8 +241,9 @@ TEST_P(DeviceOps, Rows) {
                row_of = numbers<std::int32_t>(t(), {c.tokens, c.top_k}), pair_of = numbers<std::int32_t>(t(), {rows});
     const Twin x = t().in({c.tokens, c.hidden}, 1), weights = t().in_f32({c.tokens, c.top_k}, 3),
                values = t().in({rows, c.hidden}, 4), numbers_of_rows = t().in_f32({rows, 1}, 5);
-    const Twin permuted = t().out({rows, c.hidden}), y = t().out({c.tokens, c.hidden}),
-               back = t().out({c.tokens, c.hidden}), p = t().out_f32({rows, 1}), of_pairs = t().out_f32({pairs, 1});
+    const Twin permuted = t().out({rows, c.hidden}), spread = t().out({rows, c.hidden}),
+               y = t().out({c.tokens, c.hidden}), back = t().out({c.tokens, c.hidden}), p = t().out_f32({rows, 1}),
+               of_pairs = t().out_f32({pairs, 1});
     t().run([&](Exec& ex) {
       build_rows(ex, {.experts = experts.on(ex),
                       .groups = {.begin = begin.on(ex), .rows = of_group.on(ex), .alignment = c.alignment},
@@ -250,6 +251,9 @@ TEST_P(DeviceOps, Rows) {
                       .pair_of = pair_of.on(ex),
                       .rows_per_expert = c.rows_per_expert});
       permute_rows(ex, {.x = x.on(ex), .pair_of = pair_of.on(ex), .rows = permuted.on(ex), .top_k = c.top_k});
+      permute_rows(
+          ex,
+          {.x = x.on(ex), .pair_of = pair_of.on(ex), .row_of = row_of.on(ex), .rows = spread.on(ex), .top_k = c.top_k});
       permute_rows(ex, {.x = weights.on(ex).reshaped({pairs, 1}), .pair_of = pair_of.on(ex), .rows = p.on(ex)});
       sum_rows(ex, {.rows = values.on(ex), .row_of = row_of.on(ex), .weights = weights.on(ex), .y = y.on(ex)});
       sum_rows(ex, {.rows = values.on(ex), .row_of = row_of.on(ex), .weights = {}, .y = back.on(ex)});
@@ -263,6 +267,7 @@ TEST_P(DeviceOps, Rows) {
     expect_equal_numbers<std::int32_t>(t(), row_of, "row_of");
     expect_equal_numbers<std::int32_t>(t(), pair_of, "pair_of");
     expect_close(permuted, "permuted; unused rows stay", 0);
+    expect_close(spread, "permuted by both maps", 0);
     expect_close(p, "weights of rows", 0);
     expect_same(y, "weighted sum");
     expect_same(back, "sum");

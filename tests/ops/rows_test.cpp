@@ -324,6 +324,9 @@ TEST_P(RowsTest, NamesWhatDoesNotFit) {
             "[permute_rows.rows] shape = [3, 8]: must be [6, 8]");
   EXPECT_EQ(error_text([&] { permute_rows(ex_, {.x = x, .pair_of = pair_of, .rows = rows, .top_k = 0}); }),
             "[permute_rows] top_k = 0: must be in 1 .. 1024");
+  EXPECT_EQ(
+      error_text([&] { permute_rows(ex_, {.x = x, .pair_of = pair_of, .row_of = pair_of, .rows = rows, .top_k = 2}); }),
+      "[permute_rows.row_of] shape = [6]: must be [3, 2]");
   EXPECT_EQ(error_text([&] { sum_rows(ex_, {.rows = rows, .row_of = row_of, .weights = x, .y = x}); }),
             "[sum_rows.weights] shape = [3, 8]: must be [3, 2]");
   EXPECT_EQ(error_text([&] { sum_rows(ex_, {.rows = rows, .row_of = row_of, .weights = {}, .y = rows}); }),

@@ -128,7 +128,7 @@ void AllToAllDispatcher::assume_sizes(Index sent, Index arrived, Saved& kept) co
 void AllToAllDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
   reach(ex, MoePoint::before_permutation_1, kept);
-  kept.sent = permuted(ex, x, kept.pair_of, choices());
+  kept.sent = permuted(ex, x, kept.pair_of, choices(), kept.row_of);
 }
 
 ExpertRows AllToAllDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
@@ -171,7 +171,7 @@ void AllToAllDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& 
 void AllToAllDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights,
                                           Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
-  kept.grads = permuted_grads(ex, dy, weights_of_slices(ex, weights, ranks_.slices), kept.pair_of);
+  kept.grads = permuted_grads(ex, dy, weights_of_slices(ex, weights, ranks_.slices), kept.pair_of, kept.row_of);
 }
 
 RowGrads AllToAllDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const {

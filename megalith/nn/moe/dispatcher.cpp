@@ -15,14 +15,16 @@ Index set_group(std::span<std::int32_t> table, Index group, Index begin, Index r
   return begin + round_up(rows, alignment);
 }
 
-Tensor permuted(Exec& ex, const Tensor& x, const Tensor& pair_of, Index top_k) {
+Tensor permuted(Exec& ex, const Tensor& x, const Tensor& pair_of, Index top_k, const Tensor& row_of) {
   const Tensor rows = ex.tensor({pair_of.numel(), x.dim(1)}, x.dtype());
-  ops::permute_rows(ex, {.x = x, .pair_of = pair_of, .rows = rows, .top_k = top_k});
+  ops::permute_rows(ex, {.x = x, .pair_of = pair_of, .row_of = row_of, .rows = rows, .top_k = top_k});
   return rows;
 }
 
-RowGrads permuted_grads(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& pair_of) {
-  return {permuted(ex, dy, pair_of, weights.dim(1)), permuted(ex, weights.reshaped({weights.numel(), 1}), pair_of, 1)};
+RowGrads permuted_grads(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& pair_of,
+                        const Tensor& row_of) {
+  return {permuted(ex, dy, pair_of, weights.dim(1), row_of),
+          permuted(ex, weights.reshaped({weights.numel(), 1}), pair_of, 1)};
 }
 
 void sum_grads(Exec& ex, const RowGrads& grads, const Tensor& row_of, const Tensor& dx, const Tensor& d_weights) {

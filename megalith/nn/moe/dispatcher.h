@@ -63,9 +63,9 @@ ops::GroupRows groups_of(const Tensor& table, Index alignment);
 /// Group `group` of a table [2, G] on the host. Returns where the next group begins.
 Index set_group(std::span<std::int32_t> table, Index group, Index begin, Index rows, Index alignment);
 /// New rows by ops::PermuteRows.
-Tensor permuted(Exec& ex, const Tensor& x, const Tensor& pair_of, Index top_k);
-/// dy [n, H] and the weights [n, K] of its choices, as rows.
-RowGrads permuted_grads(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& pair_of);
+Tensor permuted(Exec& ex, const Tensor& x, const Tensor& pair_of, Index top_k, const Tensor& row_of = {});
+/// dy [n, H] and the weights [n, K] of its choices, as rows, by the maps of ops::BuildRows.
+RowGrads permuted_grads(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& pair_of, const Tensor& row_of);
 /// The other direction: dx [n, H] is the sum over a row's choices, d_weights [n, K] their weights' gradients.
 void sum_grads(Exec& ex, const RowGrads& grads, const Tensor& row_of, const Tensor& dx, const Tensor& d_weights);
 

@@ -44,7 +44,7 @@ void LocalDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
 void LocalDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   Saved& kept = local(saved);
   reach(ex, MoePoint::before_permutation_1, kept);
-  kept.rows = permuted(ex, x, kept.pair_of, sizes_.top_k);
+  kept.rows = permuted(ex, x, kept.pair_of, sizes_.top_k, kept.row_of);
 }
 
 ExpertRows LocalDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
@@ -67,13 +67,14 @@ void LocalDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& y, 
 void LocalDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights,
                                        Dispatcher::Saved& saved) const {
   Saved& kept = local(saved);
-  kept.grads = permuted_grads(ex, dy, weights, kept.pair_of);
+  kept.grads = permuted_grads(ex, dy, weights, kept.pair_of, kept.row_of);
 }
 
 RowGrads LocalDispatcher::return_rows_backward(Exec&, Dispatcher::Saved& saved) const { return local(saved).grads; }
 
 Tensor LocalDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
-  return permuted(ex, x, local(saved).pair_of, sizes_.top_k);
+  const Saved& kept = local(saved);
+  return permuted(ex, x, kept.pair_of, sizes_.top_k, kept.row_of);
 }
 
 void LocalDispatcher::dispatch_backward(Exec&, const RowGrads& rows, Dispatcher::Saved& saved) const {

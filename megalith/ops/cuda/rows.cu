@@ -144,6 +144,42 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
       [&](int vector, int step) { store_pack(rows, to + vector * N, packs[step]); });
 }
 
+/// A warp copies the row of a token to its K places, so that it is read once. The warps after those of tokens each find
+/// the rows of zeros among 32 rows. Moves 1 + 1 / K elements.
+template <int N, class T>
+__global__ void __launch_bounds__(kRowWarps* kWarp)
+    spread_rows_kernel(const T* x, const std::int32_t* row_of, const std::int32_t* pair_of, T* rows, Index tokens,
+                       Index count, Index hidden, int top_k) {
+  const Index warp = row_of_warp();
+  const int vectors = static_cast<int>(hidden / N), lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (warp < tokens) {
+    const std::int32_t* mine = row_of + warp * top_k;
+    for (int first = lane; first < vectors; first += kWarp * kAhead) {
+      Pack<T, N> packs[kAhead];
+#pragma unroll
+      for (int step = 0; step < kAhead; ++step)
+        packs[step] = load_pack<N>(x, warp * hidden + min(first + step * kWarp, vectors - 1) * N);
+      for (int k = 0; k < top_k; ++k) {
+        const Index row = mine[k];
+        if (row < 0) continue;
+#pragma unroll
+        for (int step = 0; step < kAhead; ++step) {
+          const int vector = first + step * kWarp;
+          if (vector < vectors) store_pack(rows, row * hidden + vector * N, packs[step]);
+        }
+      }
+    }
+    return;
+  }
+  const Index first = (warp - tokens) * kWarp;
+  const bool is_zero = first + lane < count && pair_of[first + lane] == kZeroRow;
+  for (unsigned left = __ballot_sync(0xffffffffu, is_zero); left != 0; left &= left - 1) {
+    const Index row = first + __ffs(static_cast<int>(left)) - 1;
+    for (int vector = lane; vector < vectors; vector += kWarp)
+      store_pack(rows, row * hidden + vector * N, Pack<T, N>{});
+  }
+}
+
 /// A warp computes a token's row. Reads its K rows and writes one.
 template <int N, class T>
 __global__ void __launch_bounds__(kRowWarps* kWarp)
@@ -221,6 +257,13 @@ void permute_rows(Stream stream, const PermuteRows& args) {
       return launch({stream, ceil_div(count, kThreads), kThreads}, permute_numbers_kernel<T>, pointer<const T>(args.x),
                     pointer<const std::int32_t>(args.pair_of), pointer<T>(args.rows), count, args.top_k);
     with_width<T>(hidden, are_aligned({args.x.raw(), args.rows.raw()}), [&]<int N>() {
+      if (args.row_of) {
+        const Index tokens = args.x.dim(0);
+        return launch(rows_launch(stream, tokens + ceil_div(count, kWarp)), spread_rows_kernel<N, T>,
+                      pointer<const T>(args.x), pointer<const std::int32_t>(args.row_of),
+                      pointer<const std::int32_t>(args.pair_of), pointer<T>(args.rows), tokens, count, hidden,
+                      static_cast<int>(args.top_k));
+      }
       launch(rows_launch(stream, count), permute_rows_kernel<N, T>, pointer<const T>(args.x),
              pointer<const std::int32_t>(args.pair_of), pointer<T>(args.rows), count, hidden, args.top_k);
     });
