@@ -46,6 +46,7 @@ ParamSet::PartitionOf partition_of(const StageConfig& config, const comm::Mesh& 
                      .shards = shard.count,
                      .own = shard.index,
                      .sharding = config.sharding,
+                     .one_microbatch = num_microbatches(config, mesh) == 1,
                      .place = mesh.coordinates(placement.grid)};
   };
 }

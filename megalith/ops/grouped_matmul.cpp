@@ -1,8 +1,10 @@
 #include "megalith/ops/grouped_matmul.h"
 
 #include "megalith/base/str.h"
+#include "megalith/ops/adamw_kernels.h"
 #include "megalith/ops/cuda/grouped_product.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/elementwise_kernels.h"
 #include "megalith/ops/grouped_matmul_kernels.h"
 #include "megalith/tensor/has_cuda.h"
 
@@ -101,12 +103,33 @@ GroupedProduct on_gpu(const GroupedProduct& product, const Names& names) {
   return with_groups(product, {host.data(), host.data() + count}, names);
 }
 
+/// dw as a row of numbers for each group, and the sums of their squares: the first numbers of `squares`.
+struct SquaresOfGroups {
+  SquaresOfGroups(Device device, const GroupedProduct& product)
+      : dw(product.weights.reshaped({product.weights.dim(0), product.weights.dim(1) * product.weights.dim(2)})),
+        sums(product.squares.rows(0, dw.dim(0) * square_blocks(device, dw.dim(1)))
+                 .reshaped({dw.dim(0), square_blocks(device, dw.dim(1))})) {}
+  Tensor dw, sums;
+};
+
 void run(Exec& ex, const GroupedProduct& product, const Names& names, const OpInfo& info) {
   check(ex, product, names);
   run_kernel(
-      ex, info, [product, &names] { cpu::grouped_matmul(on_cpu(product, names)); },
+      ex, info,
+      [product, &names] {
+        cpu::grouped_matmul(on_cpu(product, names));
+        if (!product.squares) return;
+        const SquaresOfGroups squares(Device::cpu, product);
+        cpu::fill(product.squares, 0);
+        cpu::sum_of_squares(squares.dw, squares.sums);
+      },
       [product, &names](auto& exec, auto stream) {
-        if (!cuda::grouped_kernel(exec, stream, product)) cuda::grouped_matmul(exec, stream, on_gpu(product, names));
+        if (cuda::grouped_kernel(exec, stream, product)) return;
+        cuda::grouped_matmul(exec, stream, on_gpu(product, names));
+        if (!product.squares) return;
+        const SquaresOfGroups squares(Device::cuda, product);
+        cuda::fill(stream, product.squares, 0);
+        cuda::sum_of_squares(stream, squares.dw, squares.sums);
       });
 }
 
@@ -171,18 +194,26 @@ void grouped_matmul_input_grad(Exec& ex, const GroupedInputGrad& args) {
        .writes = {args.dx}});
 }
 
+Index weight_grad_squares(const Shape& dw) { return dw[0] * cuda::tiled_squares(dw[1], dw[2]); }
+
 void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args) {
   const GroupedProduct product{.kind = GroupedProduct::Kind::weight_grad,
                                .rows = args.dy,
                                .weights = args.dw,
                                .others = args.x,
                                .groups = args.groups,
-                               .write = args.write};
+                               .write = args.write,
+                               .squares = args.squares};
+  if (args.squares) {
+    const auto [groups, n, k] = kWeightGrad.dims<3>(args.dw, "dw");
+    kWeightGrad.like(args.squares, {weight_grad_squares({groups, n, k})}, DType::f64, "squares");
+    kWeightGrad.like(args.dw, args.dw.shape(), statistics_dtype(args.dy.dtype()), "dw");
+  }
   const Tensor before = args.write == Write::accumulate ? args.dw : Tensor();
   run(ex, product, kWeightGrad,
       {.name = "grouped_matmul_weight_grad",
        .reads = {args.dy, args.x, before, args.groups.begin, args.groups.rows},
-       .writes = {args.dw}});
+       .writes = {args.dw, args.squares}});
 }
 
 void grouped_matmul_activated(Exec& ex, const GroupedActivated& args) {

@@ -45,12 +45,18 @@ void grouped_matmul_input_grad(Exec& ex, const GroupedInputGrad& args);
 
 /// dw_g = dy_g^T x_g, or dw_g +=. For an empty group, dw_g keeps its bits where it accumulates, and is 0 where it is
 /// overwritten.
+/// With `squares` the norm of dw needs no pass over it. The kernel sums its squares while they are in registers, by 16
+/// numbers in f32, else in f64. Other backends, and an op that accumulates, read dw once more.
 struct GroupedWeightGrad {
   Tensor dy, x;  // in   [M, N], [M, K]
   Tensor dw;     // out  [E, N, K]; of x's dtype, or f32
   GroupRows groups;
   Write write = Write::accumulate;
+  /// out  [weight_grad_squares(dw)] f64, or undefined: numbers whose sum is that of the squares of dw, after the op.
+  /// For dw in f32 (f64 for f64).
+  Tensor squares = {};
 };
+Index weight_grad_squares(const Shape& dw);
 void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args);
 
 /// The first product of experts and its activation: z_g = x_g w_g^T, h = act(z). With z [M, 2F] it is SwiGLU
@@ -99,6 +105,7 @@ struct GroupedProduct {
   GroupRows groups;
   Write write = Write::overwrite;
   HostGroups host = {};  ///< set when the op runs
+  Tensor squares = {};   ///< of weight_grad
 
   Index size(Index group) const { return host.rows[group]; }
   Index first_row(Index group) const { return host.begin[group]; }

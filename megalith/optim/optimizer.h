@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <functional>
+#include <vector>
 
 #include "megalith/comm/group.h"
 #include "megalith/ops/adamw.h"
@@ -26,7 +27,8 @@ class Optimizer {
   /// in the first model copy. The second show whether the other gradients are finite.
   /// Blocks lie within a shard of a bucket and are added in one fixed order, so the norm has the same bits with and
   /// without sharding. With sharding every rank sums its own shards, and an all-reduce communicates the blocks' sums:
-  /// one f64 per ops::square_blocks. Scratch: as much.
+  /// one f64 per ops::square_blocks. Scratch: as much. Gradients whose op has summed their squares
+  /// (Param::grad_squares) are not read.
   /// await(bucket) is called before a bucket is read, in the order of ParamBuffer::buckets(). So on GPUs the sums of
   /// squares of one bucket overlap with the communication of later ones.
   void sum_of_squares(Exec& ex, const Tensor& sum_squares, const std::function<void(std::size_t)>& await = {}) const;
@@ -40,12 +42,20 @@ class Optimizer {
 
  private:
   Index moment_bytes() const { return params_.own_numel() * size_of(params_.policy().master); }
+  /// Elements [begin, end) of the flat buffers, in a bucket, whose squares no op has summed.
+  struct Unsummed {
+    std::size_t bucket;
+    Index begin, end;
+  };
+  std::vector<Unsummed> find_unsummed() const;
+  std::size_t kind_of(std::size_t bucket) const;
   Tensor own_decays(const OwnRange& range) const;
   Index num_groups() const { return ceil_div(params_.own_numel(), ops::kDecayGroup); }
 
   OptimConfig config_;
   ParamBuffer& params_;
   comm::Group data_;
+  std::vector<Unsummed> unsummed_;
   Buffer memory_;
   Tensor m_, v_;
   Tensor decays_;  ///< u8 [num_groups()]: 1 for weights with decay

@@ -49,6 +49,8 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, con
     param.value = Tensor(nullptr, param.spec.held, policy.compute);
     if (!has_copy() || !is_sharded()) param.master = Tensor(nullptr, param.spec.held, policy.master);
     if (has_gradients()) param.grad = Tensor(nullptr, param.spec.held, policy.master);
+    if (has_gradients() && param.spec.grad_squares > 0 && partition.one_microbatch && partition.shards == 1)
+      param.grad_squares = Tensor(nullptr, {param.spec.grad_squares}, DType::f64);
     params_.push_back(std::move(param));
   }
   for (Param& param : params_) by_name_.try_emplace(param.name(), &param);
@@ -104,9 +106,17 @@ void ParamBuffer::place() {
   }
 }
 
+Index ParamBuffer::squares_bytes() const {
+  Index bytes = 0;
+  for (const Param& param : params_) {
+    if (param.grad_squares) bytes += param.grad_squares.bytes();
+  }
+  return bytes;
+}
+
 BytesByOwner ParamBuffer::bytes() const {
   BytesByOwner bytes = {{"parameters", masters_.bytes()}};
-  if (has_gradients()) bytes["gradients"] = grads_.bytes();
+  if (has_gradients()) bytes["gradients"] = grads_.bytes() + squares_bytes();
   if (has_copy()) bytes["parameter copies"] = values_.bytes();
   return bytes;
 }
@@ -125,7 +135,12 @@ void ParamBuffer::allocate(MemoryLedger& ledger) {
     copy_memory_ = ledger.take("parameter copies", wanted.at("parameter copies"));
     values_ = copy_memory_.view({numel_}, policy_.compute);
   }
+  Index squares_at = grads_.bytes();
   for (Param& param : params_) {
+    if (param.grad_squares) {
+      param.grad_squares = grad_memory_.view(param.grad_squares.shape(), DType::f64, squares_at);
+      squares_at += param.grad_squares.bytes();
+    }
     param.value = part(values_, param);
     if (param.master) param.master = part(masters_, param);
     if (has_gradients()) param.grad = part(grads_, param);

@@ -14,10 +14,13 @@ namespace megalith {
 /// A parameter of one rank: views into flat buffers.
 struct Param {
   ParamSpec spec;
-  Tensor value;      ///< the copy that layers read, in the compute dtype
-  Tensor master;     ///< what the optimizer updates: `value` itself if both dtypes are equal; otherwise undefined if
-                     ///< the buffer is_sharded()
-  Tensor grad;       ///< main gradient, in the master dtype; undefined in a buffer without gradients
+  Tensor value;   ///< the copy that layers read, in the compute dtype
+  Tensor master;  ///< what the optimizer updates: `value` itself if both dtypes are equal; otherwise undefined if
+                  ///< the buffer is_sharded()
+  Tensor grad;    ///< main gradient, in the master dtype; undefined in a buffer without gradients
+  /// f64 [spec.grad_squares] whose sum is that of the squares of `grad`. The op that writes `grad` writes it, too. Only
+  /// where nothing changes `grad` after the op: a step has one microbatch, and no other rank holds the parameter.
+  Tensor grad_squares;
   Index offset = 0;  ///< first element in the flat buffers
 
   const std::string& name() const { return spec.slice.name; }
@@ -68,8 +71,8 @@ class ParamBuffer {
   ParamBuffer(const ParamBuffer&) = delete;
   ParamBuffer& operator=(const ParamBuffer&) = delete;
 
-  /// By owner: "parameters" (the masters), "gradients" (numel() elements, because GEMMs add to all of them) and, if
-  /// layers read another dtype, "parameter copies" (numel() elements).
+  /// By owner: "parameters" (the masters), "gradients" (numel() elements, because GEMMs add to all of them, and
+  /// Param::grad_squares) and, if layers read another dtype, "parameter copies" (numel() elements).
   BytesByOwner bytes() const;
   /// Takes these bytes from the ledger.
   void allocate(MemoryLedger& ledger);
@@ -119,6 +122,7 @@ class ParamBuffer {
  private:
   void place();
   std::vector<Tensor> find_added_grads() const;
+  Index squares_bytes() const;
 
   std::vector<Param> params_;  // as many as there will be: by_name_ points into it
   std::unordered_map<std::string_view, Param*> by_name_;

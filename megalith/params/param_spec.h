@@ -29,6 +29,7 @@ struct ParamSpec {
   Decay decay = Decay::yes;
   grid::Placement placement = grid::kSharded;
   FirstGrad first_grad = FirstGrad::added;
+  Index grad_squares = 0;        ///< numbers with which the op that writes the gradient can give the sum of its squares
   Index layer = kOutsideLayers;  ///< number of its Transformer layer in the model
   Update update = Update::by_gradient;
 };

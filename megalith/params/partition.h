@@ -17,6 +17,7 @@ struct Partition {
   int shards = 1;             ///< ranks; a bucket has one shard per rank, all of one size
   int own = 0;                ///< this rank's shard, in [0, shards)
   Sharding sharding = Sharding::none;
+  bool one_microbatch = false;  ///< a step has one: a gradient is written once
   grid::PerAxis place = {};  ///< this rank's coordinates on the parameters' grid: they decide which parameters it owns
 };
 

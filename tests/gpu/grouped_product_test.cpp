@@ -241,7 +241,29 @@ TYPED_TEST(GroupedProducts, WeightGradientsAreExactAndKeepWhatNoGroupChanges) {
     const Tensor dys = this->upload(dy), xs = this->upload(x), narrow = this->upload(old, layout.groups()),
                  stored = this->template upload<float>(old, shape), wide = this->template upload<float>(old, shape);
     this->run(ops::cuda::TiledWeightGrad{.dy = dys, .x = xs, .dw = narrow, .write = ops::Write::overwrite}, layout);
-    this->run(ops::cuda::TiledWeightGrad{.dy = dys, .x = xs, .dw = stored, .write = ops::Write::overwrite}, layout);
+    const Index numbers = ops::cuda::tiled_squares(kN, kK);
+    const Tensor squares =
+        this->template upload<double>(filled(layout.groups(), numbers, kNan), {layout.groups(), numbers});
+    this->run(ops::cuda::TiledWeightGrad{.dy = dys,
+                                         .x = xs,
+                                         .dw = stored,
+                                         .write = ops::Write::overwrite,
+                                         .squares = squares.reshaped({squares.numel()})},
+              layout);
+    const Matrix of_groups = this->template download<double>(squares);
+    for (Index group = 0; group < layout.groups(); ++group) {
+      double want = 0, got = 0;
+      for (Index at = group * kN * kK; at < (group + 1) * kN * kK; ++at) {
+        const double sum = sums.at[static_cast<std::size_t>(at)];
+        want += sum * sum;
+      }
+      for (Index i = 0; i < numbers; ++i) got += of_groups(group, i);
+      if (layout.is_asked(group)) {
+        EXPECT_NEAR(got, want, 1e-6 * want) << "group " << group;
+      } else {
+        EXPECT_TRUE(std::isnan(got)) << "group " << group;
+      }
+    }
     this->run(ops::cuda::TiledWeightGrad{.dy = dys, .x = xs, .dw = wide, .write = ops::Write::accumulate}, layout);
     expect_same<TypeParam>(this->download(narrow), sums, "16 bits");
     expect_same<float>(this->template download<float>(stored), sums, "f32, overwritten");

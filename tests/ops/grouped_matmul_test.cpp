@@ -94,6 +94,15 @@ TEST_P(GroupedMatmulTest, BackwardEqualsDifferences) {
         EXPECT_LE(relative_error(values_of(dw), want), tolerance);
         grouped_matmul_weight_grad(ex_, {.dy = d, .x = in, .dw = sum, .groups = groups});
         EXPECT_LE(relative_error(values_of(sum), want_sum), tolerance);
+        for (const Write write : {Write::overwrite, Write::accumulate}) {
+          Values squares(static_cast<std::size_t>(weight_grad_squares(weight_shape)), std::nan(""));
+          const Tensor of_dw(squares.data(), {weight_grad_squares(weight_shape)}, DType::f64);
+          grouped_matmul_weight_grad(ex_,
+                                     {.dy = d, .x = in, .dw = dw, .groups = groups, .write = write, .squares = of_dw});
+          const Values now = values_of(dw);
+          const double sum_of_squares = std::inner_product(now.begin(), now.end(), now.begin(), 0.0);
+          EXPECT_NEAR(std::accumulate(squares.begin(), squares.end(), 0.0), sum_of_squares, 1e-13 * sum_of_squares);
+        }
       }
     }
   }
@@ -283,6 +292,9 @@ TEST_P(GroupedMatmulTest, NamesWhatDoesNotFit) {
             "[grouped_matmul_input_grad.dy] shape = [6, 3]: must be [6, 5]");
   EXPECT_EQ(error_text([&] { grouped_matmul_weight_grad(ex_, {.dy = y, .x = y, .dw = w, .groups = groups}); }),
             "[grouped_matmul_weight_grad.x] shape = [6, 5]: must be [6, 3]");
+  EXPECT_EQ(
+      error_text([&] { grouped_matmul_weight_grad(ex_, {.dy = y, .x = x, .dw = w, .groups = groups, .squares = x}); }),
+      "[grouped_matmul_weight_grad.squares] shape = [6, 3]: must be [16]");
   const Tensor many = ex_.tensor({1025, 5, 3}, dtype());
   EXPECT_EQ(error_text([&] { grouped_matmul(ex_, {.x = x, .w = many, .y = y, .groups = groups}); }),
             "[grouped_matmul.w] groups = 1025: must be in 1 .. 1024");

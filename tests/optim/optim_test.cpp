@@ -127,6 +127,39 @@ TEST(Optimizer, ReplicasDoNotCountInTheNorm) {
   EXPECT_EQ(sums, (std::array<double, 2>{0, 25})) << "they are looked at by themselves";
 }
 
+TEST(Optimizer, SquaresThatAnOpSummedAreNotSummedAgain) {
+  const auto params_of = [](const Partition& partition) {
+    std::vector<ParamSpec> specs;
+    for (const auto& [name, squares] : {std::pair{"a", 0}, {"b", 3}, {"c", 0}, {"d", 2}}) {
+      specs.push_back({{name, {200}, {}, {200}}, {200}});
+      specs.back().grad_squares = squares;
+      specs.back().layer = 0;
+    }
+    return std::make_unique<ParamBuffer>(std::move(specs), Policy{}, partition);
+  };
+  const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
+  const std::unique_ptr<ParamBuffer> params = params_of({.bucket_elements = 1, .one_microbatch = true});
+  Optimizer optimizer({}, *params, world->all());
+  MemoryLedger ledger(Device::cpu);
+  Exec ex;
+  params->allocate(ledger);
+  optimizer.allocate(ex, ledger);
+  ops::fill(ex, params->grads(), 0);
+  for (const char* name : {"a", "c"}) ops::fill(ex, params->at(name).grad, 2);
+  for (const char* name : {"b", "d"}) {
+    ops::fill(ex, params->at(name).grad, std::nan(""));  // not read
+    ops::fill(ex, params->at(name).grad_squares, 10);
+  }
+  std::array<double, 2> sums{};
+  optimizer.sum_of_squares(ex, Tensor(sums.data(), {2}, DType::f64));
+  EXPECT_EQ(sums, (std::array<double, 2>{2 * 200 * 4 + 5 * 10, 0}));
+  // Several microbatches add to a gradient, and other ranks do.
+  for (const Partition& several : {Partition{.bucket_elements = 1}, Partition{.shards = 2, .one_microbatch = true}}) {
+    const std::unique_ptr<ParamBuffer> without = params_of(several);
+    for (const Param& param : without->params()) EXPECT_FALSE(param.grad_squares) << param.name();
+  }
+}
+
 struct Updated {
   std::array<double, 2> sum_squares{};
   /// Masters, copies and moments, in the places of the whole; NaN where another rank has them.

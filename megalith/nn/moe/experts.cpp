@@ -6,6 +6,12 @@
 namespace megalith::nn {
 namespace {
 
+/// [E, ..., in] -> [E, out, in]
+Tensor as_matrices(const Tensor& weight) {
+  const Index experts = weight.dim(0), in = weight.dim(weight.shape().rank() - 1);
+  return weight.reshaped({experts, weight.numel() / (experts * in), in});
+}
+
 /// Experts [first, first + count) and, along `axis` of the global tensor, this rank's slice.
 ParamSpec expert_weight(std::string name, const Shape& shape, int axis, const ExpertParallel& experts,
                         double init_std) {
@@ -23,13 +29,8 @@ ParamSpec expert_weight(std::string name, const Shape& shape, int axis, const Ex
   spec.init_std = init_std;
   spec.placement.grid = grid::GridKind::expert;
   spec.first_grad = FirstGrad::overwritten;
+  spec.grad_squares = ops::weight_grad_squares(as_matrices(Tensor(nullptr, spec.held, DType::f32)).shape());
   return spec;
-}
-
-/// [E, ..., in] -> [E, out, in]
-Tensor as_matrices(const Tensor& weight) {
-  const Index experts = weight.dim(0), in = weight.dim(weight.shape().rank() - 1);
-  return weight.reshaped({experts, weight.numel() / (experts * in), in});
 }
 
 }  // namespace
@@ -78,11 +79,19 @@ RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::
                                                 .ph = weighted,
                                                 .dp = dx.weights,
                                                 .groups = saved.groups});
-  ops::grouped_matmul_weight_grad(
-      ex, {.dy = dy.rows, .x = weighted, .dw = as_matrices(down_.grad), .groups = saved.groups, .write = weight_grads});
+  ops::grouped_matmul_weight_grad(ex, {.dy = dy.rows,
+                                       .x = weighted,
+                                       .dw = as_matrices(down_.grad),
+                                       .groups = saved.groups,
+                                       .write = weight_grads,
+                                       .squares = down_.grad_squares});
   ops::grouped_matmul_input_grad(ex, {.dy = d_up, .w = up, .dx = dx.rows, .groups = saved.groups});
-  ops::grouped_matmul_weight_grad(
-      ex, {.dy = d_up, .x = in, .dw = as_matrices(up_.grad), .groups = saved.groups, .write = weight_grads});
+  ops::grouped_matmul_weight_grad(ex, {.dy = d_up,
+                                       .x = in,
+                                       .dw = as_matrices(up_.grad),
+                                       .groups = saved.groups,
+                                       .write = weight_grads,
+                                       .squares = up_.grad_squares});
   return dx;
 }
 

@@ -132,10 +132,32 @@ __device__ __forceinline__ void finish_plain(const GroupedArgs& args, ChunkWrite
   }
 }
 
+/// The squares of a warp's rows of a tile, added up: by a lane in f32 over a side of 16 numbers, the rest in f64.
+__device__ __forceinline__ void store_squares(const GroupedArgs& args, const Sums& sums, const Tile& tile, int row,
+                                              int lane) {
+  double sum = 0;
+#pragma unroll
+  for (int side = 0; side < kTileColumns / 32; ++side) {
+    float of_side = 0;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) of_side = fmaf(sums[16 * side + i], sums[16 * side + i], of_side);
+    sum += of_side;
+  }
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+  if (lane != 0 || tile.column >= args.columns) return;
+  const int tile_rows = (args.result_rows + kTileRows - 1) / kTileRows,
+            tile_columns = (args.columns + kTileColumns - 1) / kTileColumns;
+  const std::int64_t at =
+      (std::int64_t{tile.group} * tile_rows + tile.row / kTileRows) * tile_columns + tile.column / kTileColumns;
+  args.squares[at * kTileSquares + row % kTileRows / kChunkRows] = sum;
+}
+
 /// The sums as they are, f32, stored or added.
 __device__ __forceinline__ void finish_wide(const GroupedArgs& args, ChunkWriter& writer, const Sums& sums,
                                             const Tile& tile, int row, int lane) {
   constexpr int kWideSide = kChunkRowBytes / 4;
+  if (args.squares != nullptr) store_squares(args, sums, tile, row, lane);
 #pragma unroll
   for (int side = 0; side < kTileColumns / kWideSide; ++side) {
     uint2 upper[4], lower[4];

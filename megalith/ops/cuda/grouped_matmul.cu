@@ -154,10 +154,13 @@ bool grouped_kernel(Exec& ex, Stream stream, const GroupedProduct& product) {
       return grouped_product(ex, stream, TiledInputGrad{.dy = product.rows, .w = product.weights, .dx = product.others},
                              tile_groups(groups), kNoMargin);
     case GroupedProduct::Kind::weight_grad:
-      return grouped_product(
-          ex, stream,
-          TiledWeightGrad{.dy = product.rows, .x = product.others, .dw = product.weights, .write = product.write},
-          tile_groups(groups), kNoMargin);
+      return grouped_product(ex, stream,
+                             TiledWeightGrad{.dy = product.rows,
+                                             .x = product.others,
+                                             .dw = product.weights,
+                                             .write = product.write,
+                                             .squares = product.squares},
+                             tile_groups(groups), kNoMargin);
   }
   return false;
 }

@@ -12,6 +12,7 @@ namespace {
 using namespace grouped_tiles;
 
 static_assert(kTileColumns == kTiledDpUnits);
+static_assert(kTileRows == 128 && kTileColumns == 256, "as tiled_squares() counts");
 
 template <Kind... kKinds>
 void allow_shared_memory_of() {
@@ -250,6 +251,7 @@ bool grouped_product(Exec& ex, Stream stream, const TiledDownInputGrad& args, co
 bool grouped_product(Exec& ex, Stream stream, const TiledWeightGrad& args, const TileGroups& groups, int sm_margin) {
   const bool is_wide = args.dw.dtype() == DType::f32, adds = args.write == Write::accumulate;
   if (adds && !is_wide) return false;
+  if (args.squares && (adds || !is_wide)) return false;
   return run_grouped(ex, stream, sm_margin, {&args.dy, &args.x, &args.dw}, [&](const GroupedLaunch& how) {
     const GroupedOperands operands{.a = &args.dy,
                                    .b = &args.x,
@@ -260,6 +262,7 @@ bool grouped_product(Exec& ex, Stream stream, const TiledWeightGrad& args, const
     const auto run = [&]<Kind kKind>() {
       GroupedArgs kernel_args = arguments<kKind>(operands, groups);
       kernel_args.adds = adds;
+      kernel_args.squares = args.squares ? pointer<double>(args.squares) : nullptr;
       launch_grouped<kKind>(how, kernel_args);
     };
     if (is_wide) return run.template operator()<Kind::weight_grad_f32>();

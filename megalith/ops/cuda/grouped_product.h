@@ -75,7 +75,12 @@ struct TiledWeightGrad {
   Tensor dy, x;  // in   [M, N], [M, K]
   Tensor dw;     // out  [G, N, K]; f32, or x's dtype where it is overwritten
   Write write = Write::accumulate;
+  /// out  f64 [G tiled_squares(N, K)], or undefined. For dw in f32 that is overwritten: sums of the squares of all its
+  /// elements, whose sum is that of dw. Each sums 16 rows of a tile. Those of groups that are left out stay.
+  Tensor squares = {};
 };
+inline constexpr Index kTiledSquares = 8;  ///< of a tile of 128 x 256 elements
+inline Index tiled_squares(Index n, Index k) { return ceil_div(n, 128) * ceil_div(k, 256) * kTiledSquares; }
 bool grouped_product(Exec& ex, Stream stream, const TiledWeightGrad& args, const TileGroups& groups, int sm_margin);
 
 }  // namespace megalith::ops::cuda

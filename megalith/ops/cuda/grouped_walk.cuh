@@ -25,6 +25,8 @@ inline constexpr int kClusterBlocks = 2;
 
 inline constexpr int kTileRows = 128, kTileColumns = 256;
 static_assert(kTileRows == kGroupedTileRows);
+inline constexpr int kTileSquares = 8;  // sums of squares of a tile: one for each 16 rows
+static_assert(kTileSquares == kTiledSquares);
 inline constexpr int kDepth = 64;  // indices of the sum per stage: 128 bytes, a row of the swizzle
 
 /// The operands and results of the GEMMs, as the maps of the bulk tensor copies. All have three dimensions (the last
@@ -40,6 +42,7 @@ struct GroupedArgs {
   int columns;      // of the result
   int depth;        // but weight_grad
   bool adds;        // weight_grad_f32
+  double* squares;  // weight_grad_f32: [all groups, tiles, kTileSquares], or null
   bool has_more;    // whether `more` is written
   const float* p;   // down: of all rows, or null
   float* parts;     // down: [all rows, tiles' columns], or null
