@@ -9,6 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/comm/peer/peer_group.h"
+#include "megalith/comm/peer/stream_signals.h"
 #include "megalith/comm/silent_channel.h"
 #include "megalith/comm/threads/thread_world.h"
 
@@ -55,7 +56,13 @@ class PeerChannel final : public SilentChannel {
     Exec host;
     comm::barrier(host, host_);
   }
-  void wait(Ticket ticket, Stream stream) override { done_[static_cast<std::size_t>(ticket.id)].hold(stream); }
+  /// Outside of a capture the host waits, too. A queue whose stream waits takes a slice of the GPU's time, and ranks
+  /// that share a GPU have many.
+  void wait(Ticket ticket, Stream stream) override {
+    const Event& done = done_[static_cast<std::size_t>(ticket.id)];
+    if (!is_capturing(stream)) done.wait();
+    done.hold(stream);
+  }
 
  private:
   /// Collectives go by one stream, messages by one for each peer, direction and lane.
