@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <numeric>
 
@@ -147,15 +149,28 @@ std::string why_no_kernel(ops::GroupedKernelFit fit, const OpsRunner& bench, con
   return "";
 }
 
+/// Rows are numbered in 32 bits, also those that pad groups.
+void require_numbered_rows(const std::vector<Index>& sizes, Index alignment) {
+  constexpr Index kMost = std::numeric_limits<std::int32_t>::max();
+  Index rows = 0;
+  for (const Index size : sizes) rows = round_up(rows + size, alignment);
+  if (rows > kMost)
+    throw ConfigError(str("--rows = ", std::accumulate(sizes.begin(), sizes.end(), Index{0}),
+                          ": with each group padded to ", alignment, " rows there are ", rows, ": must be at most ",
+                          kMost, "; use fewer rows, or --backend loop"));
+}
+
 void run_grouped_bench(const GroupedBench& o) {
   const std::vector<Index> sizes = group_sizes(*io::posix_fs(), o.sizes, o.rows, o.groups);
   OpsRunner bench(o.ops);
   const ops::GroupedKernelFit fit = ops::grouped_kernel_fit(bench.ex().device(), bench.dtype(), o.k, o.n);
   const std::string why = why_no_kernel(fit, bench, o);
   if (o.backend == kGrouped && !why.empty()) throw ConfigError(str("--backend = grouped: ", why));
+  const bool runs_kernel = o.backend != kLoop && why.empty();
+  if (runs_kernel) require_numbered_rows(sizes, ops::kGroupedKernelRows);
   bench.measure_roofs();
   GroupedProducts products(bench, o, sizes);
-  if (o.backend != kLoop && why.empty()) products.measure(kGrouped, ops::kGroupedKernelRows);
+  if (runs_kernel) products.measure(kGrouped, ops::kGroupedKernelRows);
   if (o.backend != kGrouped) products.measure(kLoop, 1);
   if (o.gemm) products.measure_gemm();
   const Index rows = std::accumulate(sizes.begin(), sizes.end(), Index{0});

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/router.h"
 
@@ -28,7 +29,28 @@ struct MoeBench {
   bool deterministic = false;
   std::vector<std::string> settings;  ///< settings KEY=VALUE of the recipe
   std::vector<std::string> shape;     ///< the given options that a preset also sets
+  std::vector<std::string> given;     ///< the options that were given
 };
+
+/// Throws ConfigError, which lists all, if an option and the key that it stands for were given.
+void refuse_options_beside_keys(const MoeBench& b, const config::RunConfig& c) {
+  Problems problems;
+  const auto one_of = [&](const char* option, const char* key, bool is_set) {
+    if (is_set && std::ranges::find(b.given, option) != b.given.end())
+      problems.add_line(str(option, ": --set ", key, " sets it, too; leave one of the two out"));
+  };
+  one_of("--tokens", "model.seq_len", c.model.seq_len.has_value());
+  one_of("--hidden", "model.hidden_size", c.model.hidden_size.has_value());
+  one_of("--ffn", "moe.ffn_hidden_size", c.moe.ffn_hidden_size.has_value());
+  one_of("--experts", "moe.num_experts", c.moe.num_experts.has_value());
+  one_of("--top-k", "moe.top_k", c.moe.top_k.has_value());
+  one_of("--ep", "parallel.ep", c.parallel.ep.has_value());
+  one_of("--device", "device.type", c.device.type.has_value());
+  one_of("--precision", "train.precision", c.train.precision.has_value());
+  one_of("--deterministic", "train.deterministic", c.train.deterministic.has_value());
+  one_of("--steps", "train.steps", c.train.steps.has_value());
+  problems.throw_if_any("bench moe");
+}
 
 config::RunPlan layer_plan(const MoeBench& b) {
   config::RunConfig c = config::parse_recipe("", "bench moe", b.settings);
@@ -36,6 +58,7 @@ config::RunPlan layer_plan(const MoeBench& b) {
     if (!key) key = value;
   };
   refuse_sizes_beside_preset(c, b.shape);
+  refuse_options_beside_keys(b, c);
   if (!c.model.preset) {
     constexpr Index kHead = 64;  // attention does not run
     set(c.model.family, "llama");
@@ -252,7 +275,7 @@ void add_bench_moe(CLI::App& bench) {
     return command->add_option(name, value, what)->check(between(1, max))->capture_default_str();
   };
   constexpr Index kMaxSize = std::numeric_limits<std::int32_t>::max();
-  size("--tokens", b->tokens, "Tokens of a rank, unless --set model.seq_len gives them", kMaxSize);
+  size("--tokens", b->tokens, "Tokens of a rank; or --set model.seq_len", kMaxSize);
   const std::vector<CLI::Option*> shape = {size("--hidden", b->hidden, "Hidden size", kMaxSize),
                                            size("--ffn", b->ffn, "Width of an expert", kMaxSize),
                                            size("--experts", b->experts, "Experts", ops::kMaxRouterExperts),
@@ -264,9 +287,12 @@ void add_bench_moe(CLI::App& bench) {
   command->add_flag("--deterministic", b->deterministic, "The same bits every time");
   command->add_option("--set", b->settings, "KEY=VALUE of a recipe, as moe.capacity=pad or model.preset=olmoe-1b-7b");
   command->add_option("--format", b->format, "text or json")->check(CLI::IsMember({"text", "json"}));
-  command->callback([b, shape] {
+  command->callback([b, shape, command] {
     for (const CLI::Option* option : shape) {
       if (option->count() > 0) b->shape.push_back(option->get_name());
+    }
+    for (const CLI::Option* option : command->get_options()) {
+      if (option->count() > 0) b->given.push_back(option->get_name());
     }
     run_moe_bench(*b);
   });

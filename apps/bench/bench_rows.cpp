@@ -1,3 +1,6 @@
+#include <cstdint>
+#include <limits>
+
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/router.h"
@@ -10,9 +13,12 @@ namespace megalith::apps {
 // Experts are chosen by random scores, so their numbers of rows are those of random choices.
 void bench_rows(const OpsBench& o) {
   if (o.top_k > o.experts) throw ConfigError(str("--top-k = ", o.top_k, ": must be at most --experts = ", o.experts));
+  const Index pairs = o.tokens * o.top_k;
+  if (constexpr Index kMost = std::numeric_limits<std::int32_t>::max(); pairs > kMost)
+    throw ConfigError(str("--tokens = ", o.tokens, ": --tokens * --top-k must be at most ", kMost,
+                          "; with --top-k = ", o.top_k, " the most is ", kMost / o.top_k));
   OpsRunner bench(o);
   bench.measure_roofs();
-  const Index pairs = o.tokens * o.top_k;
   const DType wide = statistics_dtype(bench.dtype());
   const Tensor logits = bench.random({o.tokens, o.experts}, wide),
                probabilities = bench.empty({o.tokens, o.experts}, wide),

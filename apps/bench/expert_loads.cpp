@@ -29,12 +29,12 @@ double zipf_exponent(const std::string& text) {
   return value;
 }
 
-/// Throws ConfigError unless an option names a file that is there.
+/// Throws InputError unless an option names a file that is there.
 void require_named_file(io::Fs& fs, const std::string& file, const std::string& what, std::string_view hint) {
-  if (!fs.exists(file) || fs.is_dir(file)) throw ConfigError(str(what, ": there is no such file", hint));
+  if (!fs.exists(file) || fs.is_dir(file)) throw InputError(str(what, ": there is no such file", hint));
 }
 
-/// Throws ConfigError, which names the file and the line.
+/// Throws InputError, which names the file and the line.
 std::vector<Index> sizes_of_file(io::Fs& fs, const std::string& file) {
   require_named_file(fs, file, str("--sizes = ", file), "; must be even, zipf:S, or a file of sizes");
   const io::MappedFile map = fs.map(file);
@@ -50,8 +50,8 @@ std::vector<Index> sizes_of_file(io::Fs& fs, const std::string& file) {
       Index size = 0;
       const auto [last, error] = std::from_chars(word.data(), word.data() + word.size(), size);
       if (error != std::errc() || last != word.data() + word.size() || size < 0 || size > kMaxRows)
-        throw ConfigError(str("--sizes = ", file, ": line ", reader.line(), ", size = ", io::printable(word, 40),
-                              ": must be a whole number from 0 to ", kMaxRows));
+        throw InputError(str("--sizes = ", file, ": line ", reader.line(), ", size = ", io::printable(word, 40),
+                             ": must be a whole number from 0 to ", kMaxRows));
       sizes.push_back(size);
       rest.remove_prefix(end);
     }
@@ -61,7 +61,7 @@ std::vector<Index> sizes_of_file(io::Fs& fs, const std::string& file) {
 
 void check_file_sizes(const std::string& file, const std::vector<Index>& sizes, Index rows, Index groups) {
   const Index sum = std::accumulate(sizes.begin(), sizes.end(), Index{0});
-  const auto refuse = [&](const std::string& text) { throw ConfigError(str("--sizes = ", file, ": ", text)); };
+  const auto refuse = [&](const std::string& text) { throw InputError(str("--sizes = ", file, ": ", text)); };
   if (sizes.empty()) refuse("has no sizes: it must have one for each group");
   if (std::ssize(sizes) > ops::kMaxGroups)
     refuse(str("has ", sizes.size(), " sizes: must be at most ", ops::kMaxGroups));
@@ -131,8 +131,7 @@ ExpertLoad::ExpertLoad(io::Fs& fs, const std::string& text, const LoadSizes& siz
   trace_ = std::make_shared<train::RouterTraceFile>(fs, text.substr(kTrace.size()), "--load", text);
   const train::RouterTraceShape& of = trace_->shape();
   const auto require = [&](bool holds, std::string_view what, Index has, std::string_view option, Index wanted) {
-    if (!holds)
-      throw ConfigError(str("--load = ", text, ": has ", what, " ", has, ": must be ", option, " = ", wanted));
+    if (!holds) throw InputError(str("--load = ", text, ": has ", what, " ", has, ": must be ", option, " = ", wanted));
   };
   require(of.experts == sizes_.experts, "experts", of.experts, "--experts", sizes_.experts);
   require(of.top_k == sizes_.top_k, "top_k", of.top_k, "--top-k", sizes_.top_k);

@@ -18,7 +18,8 @@ std::vector<Index> proportional_counts(Index total, std::span<const double> weig
 ///   even: the same number, or one more for the first ones;
 ///   zipf:S: in proportion to 1 / (1 + g)^S of group g;
 ///   else a file of whole numbers between white space, one for each group.
-/// rows, groups: 0 if they were not given. Throws ConfigError.
+/// rows, groups: 0 if they were not given. Throws ConfigError for another text, InputError for a file that
+/// is missing, is none of sizes or does not fit rows and groups.
 std::vector<Index> group_sizes(io::Fs& fs, const std::string& text, Index rows, Index groups);
 
 /// Who chooses the experts of `bench moe`.
@@ -37,11 +38,10 @@ struct LoadSizes {
 ///     each step, and each expert in E steps;
 ///   burst: even, but in every fourth step as rank;
 ///   trace:FILE: the choices that the first MoE layer of a run made (train --router-trace). Step s takes step s mod n
-///   of
-///     the n of the file, rank r the tokens from r times its number on.
+///     of the n of the file, rank r the tokens from r times its number on.
 class ExpertLoad {
  public:
-  /// Throws ConfigError for an unknown load, and a trace of other sizes.
+  /// Throws ConfigError for an unknown load, InputError for a file that is missing, no trace, or of other sizes.
   ExpertLoad(io::Fs& fs, const std::string& text, const LoadSizes& sizes);
 
   /// [tokens, K], the experts of a token distinct.

@@ -24,13 +24,46 @@ struct EchoOptions {
   std::optional<double> zipf;
   std::optional<Index> ranks, experts, tokens, top_k, slots, min_pairs;
   std::optional<std::string> balance;
-  Index micro_batch = 1;
-  std::optional<Index> dp, step, layer, microbatch;
-  EchoCosts costs;
+  std::optional<Index> micro_batch, dp, step, layer, microbatch;
+  std::optional<double> link_gbps, tflops;
+  std::optional<Index> hidden, ffn, weight_bytes;
   std::string stage = "all", format = "text";
 
   bool is_one_plan() const { return trace.empty() || (step && layer); }
+  EchoCosts costs() const {
+    EchoCosts of;
+    of.link_gbps = link_gbps.value_or(0);
+    of.tflops = tflops.value_or(0);
+    of.hidden = hidden.value_or(0);
+    of.ffn = ffn.value_or(0);
+    of.weight_bytes = weight_bytes.value_or(of.weight_bytes);
+    return of;
+  }
 };
+
+/// Refuses an option that was given and does nothing without another.
+void require_beside(Problems& problems, bool is_given, bool has_other, const char* option, const char* other) {
+  if (is_given && !has_other) problems.add_line(str(option, ": does nothing without ", other));
+}
+
+/// What a clone costs is printed if both rates, or both sizes, are known.
+void check_costs(const EchoOptions& o, Problems& problems) {
+  const bool is_shown = !o.is_one_plan() || (o.format == "text" && (o.stage == "all" || o.stage == "plan"));
+  const auto check = [&](bool is_given, bool has_other, const char* option, const char* other) {
+    require_beside(problems, is_given, has_other, option, other);
+    if (is_given && has_other && !is_shown)
+      problems.add_line(str(option,
+                            ": does nothing here: costs of one plan are printed with --format text, in "
+                            "--stage plan or without --stage"));
+  };
+  const bool has_rates = o.link_gbps && o.tflops, has_bytes = o.hidden && o.ffn;
+  check(o.link_gbps.has_value(), o.tflops.has_value(), "--link-gbps", "--tflops");
+  check(o.tflops.has_value(), o.link_gbps.has_value(), "--tflops", "--link-gbps");
+  check(o.hidden.has_value(), o.ffn.has_value(), "--hidden", "--ffn");
+  check(o.ffn.has_value(), o.hidden.has_value(), "--ffn", "--hidden");
+  check(o.weight_bytes.has_value(), has_rates || has_bytes, "--weight-bytes",
+        "--link-gbps and --tflops, or --hidden and --ffn");
+}
 
 /// Rules between options; all broken ones at once.
 void check_options(const EchoOptions& o) {
@@ -38,7 +71,7 @@ void check_options(const EchoOptions& o) {
   const int sources = (o.counts.empty() ? 0 : 1) + (o.trace.empty() ? 0 : 1) + (o.zipf ? 1 : 0);
   if (sources != 1) problems.add_line("--counts, --router-trace, --zipf: must be given, and one of them only");
   const auto only_with = [&](bool is_given, bool is_allowed, const char* option, const char* with) {
-    if (is_given && !is_allowed) problems.add_line(str(option, ": does nothing without ", with));
+    require_beside(problems, is_given, is_allowed, option, with);
   };
   only_with(o.tokens.has_value(), o.zipf.has_value(), "--tokens", "--zipf");
   only_with(o.top_k.has_value(), o.zipf.has_value(), "--top-k", "--zipf");
@@ -46,6 +79,8 @@ void check_options(const EchoOptions& o) {
   only_with(o.layer.has_value(), !o.trace.empty(), "--layer", "--router-trace");
   only_with(o.microbatch.has_value(), !o.trace.empty() && o.is_one_plan(), "--microbatch", "--step and --layer");
   only_with(o.dp.has_value(), !o.trace.empty(), "--dp", "--router-trace");
+  only_with(o.micro_batch.has_value(), !o.trace.empty(), "--micro-batch", "--router-trace");
+  check_costs(o, problems);
   if (o.dp && o.ranks)
     problems.require(*o.dp % *o.ranks == 0, "--dp", *o.dp, str("must be a multiple of --ep = ", *o.ranks));
   if (!o.trace.empty() && !o.ranks) problems.add_line("--ep: must be given with --router-trace");
@@ -104,12 +139,12 @@ EchoStage stage_of(const EchoOptions& o) {
 
 std::string one_plan(const EchoOptions& o, const EchoCounts& counts, const std::optional<EchoSettings>& of_file) {
   const EchoSettings settings = settings_of(o, of_file, counts.experts);
-  return echo_report(run_echo(counts, settings), format_of(o), stage_of(o), o.costs);
+  return echo_report(run_echo(counts, settings), format_of(o), stage_of(o), o.costs());
 }
 
 std::string trace_report(const EchoOptions& o) {
   const EchoTrace trace(*io::posix_fs(), o.trace, {.ranks = *o.ranks, .experts = o.experts.value_or(0)},
-                        {.dp = o.dp.value_or(*o.ranks), .micro_batch = o.micro_batch});
+                        {.dp = o.dp.value_or(*o.ranks), .micro_batch = o.micro_batch.value_or(1)});
   Problems problems;
   if (o.step)
     problems.require(*o.step >= trace.first_step() && *o.step <= trace.last_step(), "--step", *o.step,
@@ -124,7 +159,7 @@ std::string trace_report(const EchoOptions& o) {
   if (o.is_one_plan()) return one_plan(o, trace.counts(*o.step, trace.moe_layer(*o.layer), microbatch), std::nullopt);
   return echo_trace_report(trace, {.file = o.trace,
                                    .settings = settings_of(o, std::nullopt, trace.shape().experts),
-                                   .costs = o.costs,
+                                   .costs = o.costs(),
                                    .step = o.step.value_or(0),
                                    .layer = o.layer.value_or(-1),
                                    .format = format_of(o)});
@@ -162,9 +197,9 @@ void add_sources(CLI::App& command, EchoOptions& o) {
       ->check(between(1, ops::kMaxEchoExperts));
   command.add_option("--tokens", o.tokens, "Tokens of a rank, with --zipf (default: 8192)")->check(between(1, 1 << 20));
   command.add_option("--top-k", o.top_k, "Experts of a token, with --zipf (default: 8)")->check(between(1, 1024));
-  command.add_option("--micro-batch", o.micro_batch, "Samples of a rank in a microbatch, with --router-trace")
-      ->check(between(1, 1 << 20))
-      ->capture_default_str();
+  command
+      .add_option("--micro-batch", o.micro_batch, "Samples of a rank in a microbatch, with --router-trace (default: 1)")
+      ->check(between(1, 1 << 20));
   command.add_option("--dp", o.dp, "Data parallel ranks of the run, with --router-trace (default: --ep)")
       ->check(between(1, 1 << 20));
   command.add_option("--step", o.step, "This step of the trace only");
@@ -196,15 +231,13 @@ void add_echo(CLI::App& program) {
   const auto positive = [] {
     return number_that([](double value) { return value >= 1e-6 && value <= 1e9; }, "from 1e-6 to 1e9");
   };
-  command->add_option("--link-gbps", o.costs.link_gbps, "10^9 bytes/s that a rank sends and receives")
-      ->check(positive());
-  command->add_option("--tflops", o.costs.tflops, "TFLOP/s of a rank's GEMMs")->check(positive());
-  command->add_option("--hidden", o.costs.hidden, "Features of a token, for the bytes of a gated expert")
+  command->add_option("--link-gbps", o.link_gbps, "10^9 bytes/s that a rank sends and receives")->check(positive());
+  command->add_option("--tflops", o.tflops, "TFLOP/s of a rank's GEMMs")->check(positive());
+  command->add_option("--hidden", o.hidden, "Features of a token, for the bytes of a gated expert")
       ->check(between(1, 1 << 20));
-  command->add_option("--ffn", o.costs.ffn, "Features within an expert")->check(between(1, 1 << 20));
-  command->add_option("--weight-bytes", o.costs.weight_bytes, "Bytes of a weight that is sent; gradients have 4")
-      ->check(between(1, 8))
-      ->capture_default_str();
+  command->add_option("--ffn", o.ffn, "Features within an expert")->check(between(1, 1 << 20));
+  command->add_option("--weight-bytes", o.weight_bytes, "Bytes of a weight that is sent; gradients have 4 (default: 2)")
+      ->check(between(1, 8));
   command->footer(kEchoFooter);
   command->callback([options] {
     const std::string text = echo_output(*options);

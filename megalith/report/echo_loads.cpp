@@ -23,13 +23,6 @@ std::string place_in_header(io::Fs& fs, const std::string& file, const std::stri
   return str("[", file, "] line 1, column ", found == std::string_view::npos ? 1 : found + 2, ", ");
 }
 
-std::unique_ptr<train::RouterTraceFile> open_trace(io::Fs& fs, const std::string& file) try {
-  return std::make_unique<train::RouterTraceFile>(fs, file, "--router-trace", file);
-} catch (const ConfigError&) {
-  throw InputError(
-      str("[", file, "] line 1, column 1, is not a router trace: `megalith train --router-trace FILE` writes one"));
-}
-
 }  // namespace
 
 EchoCounts skewed_counts(const SkewedRouter& router, Index ranks, Index experts) {
@@ -54,7 +47,9 @@ EchoCounts skewed_counts(const SkewedRouter& router, Index ranks, Index experts)
 }
 
 EchoTrace::EchoTrace(io::Fs& fs, const std::string& file, const EchoGrid& grid, const EchoSamples& samples)
-    : trace_(open_trace(fs, file)), ranks_(grid.ranks), samples_(samples) {
+    : trace_(std::make_unique<train::RouterTraceFile>(fs, file, "--router-trace", file)),
+      ranks_(grid.ranks),
+      samples_(samples) {
   const train::RouterTraceShape& of = shape();
   if (grid.experts != 0 && grid.experts != of.experts)
     throw InputError(str(place_in_header(fs, file, "experts"), "experts = ", of.experts, ": must be ", grid.experts,

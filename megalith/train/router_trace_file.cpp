@@ -81,19 +81,19 @@ std::string router_trace_header(const RouterTraceShape& shape, Index first_step)
              " first_step ", first_step, '\n');
 }
 
-RouterTraceFile::RouterTraceFile(io::Fs& fs, const std::string& file, std::string key, const std::string& value)
-    : key_(std::move(key)), map_(fs.map(file)) {
+RouterTraceFile::RouterTraceFile(io::Fs& fs, const std::string& file, std::string_view key, const std::string& value)
+    : where_(str(key, " = ", value, ": ")), map_(fs.map(file)) {
   const std::string_view text = map_.text();
   const std::optional<Header> header = parse_header(text);
   if (!header)
-    throw ConfigError(
-        str(key_, " = ", value, ": is not a router trace: `megalith train --router-trace FILE` writes one"));
+    throw InputError(
+        str(where_, "line 1, column 1, is not a router trace: `megalith train --router-trace FILE` writes one"));
   shape_ = header->shape;
   begin_ = header->bytes;
   first_step_ = header->first_step;
   const auto step_bytes = static_cast<std::size_t>(shape_.step_values()) * sizeof(std::uint16_t);
   if (const std::size_t rest = (text.size() - begin_) % step_bytes; rest != 0)
-    throw InputError(str(key_, " = ", value, ": is cut: ", rest, " of the ", step_bytes,
+    throw InputError(str(where_, "is cut: ", rest, " of the ", step_bytes,
                          " bytes of a step are after its last whole step; copy it again"));
   steps_ = static_cast<Index>((text.size() - begin_) / step_bytes);
 }
@@ -110,12 +110,12 @@ void RouterTraceFile::read(const nn::RoutedTokens& tokens, std::span<std::int32_
     from += sizeof value;
     const std::int32_t named = value % kDroppedPair;
     if (named >= shape_.experts)
-      throw InputError(str(key_, ": step ", tokens.step + 1, ", MoE layer ", tokens.moe_layer, " names expert ", named,
+      throw InputError(str(where_, "step ", tokens.step + 1, ", MoE layer ", tokens.moe_layer, " names expert ", named,
                            ": must be below moe.num_experts = ", shape_.experts));
     expert = value < kDroppedPair ? named : ~named;
     const std::span<const std::int32_t> before = experts.subspan(i / top_k * top_k, i % top_k);
     if (std::ranges::any_of(before, [&](std::int32_t other) { return number(other) == named; }))
-      throw InputError(str(key_, ": step ", tokens.step + 1, ", MoE layer ", tokens.moe_layer, ", token ",
+      throw InputError(str(where_, "step ", tokens.step + 1, ", MoE layer ", tokens.moe_layer, ", token ",
                            tokens.first + static_cast<Index>(i / top_k), " of the batch names expert ", named,
                            " twice: the experts of a token must be distinct"));
   }

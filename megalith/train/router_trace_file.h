@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "megalith/config/run_plan.h"
 #include "megalith/io/fs.h"
@@ -35,9 +36,9 @@ std::string router_trace_header(const RouterTraceShape& shape, Index first_step)
 /// A file that `train --router-trace` has written, of whatever model.
 class RouterTraceFile {
  public:
-  /// Errors name it as "`key` = `value`". Throws ConfigError for a file of another kind, InputError for one that is
-  /// cut, IoError.
-  RouterTraceFile(io::Fs& fs, const std::string& file, std::string key, const std::string& value);
+  /// Errors name it as "`key` = `value`". Throws InputError for a file of another kind and for one that is cut,
+  /// IoError.
+  RouterTraceFile(io::Fs& fs, const std::string& file, std::string_view key, const std::string& value);
 
   const RouterTraceShape& shape() const { return shape_; }
   Index first_step() const { return first_step_; }
@@ -47,7 +48,7 @@ class RouterTraceFile {
   void read(const nn::RoutedTokens& tokens, std::span<std::int32_t> experts) const;
 
  private:
-  std::string key_;
+  std::string where_;  // "moe.replay = FILE: "
   io::MappedFile map_;
   RouterTraceShape shape_;
   Index first_step_ = 0, steps_ = 0;

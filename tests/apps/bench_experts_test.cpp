@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "megalith/base/str.h"
+
 #include "tests/apps/program.h"
 
 namespace megalith::support {
@@ -25,9 +27,9 @@ class BenchOfExperts : public Program {
     EXPECT_EQ(got.code, 0) << command << "\n" << got.err;
     return got.code == 0 ? nlohmann::json::parse(got.out) : nlohmann::json();
   }
-  static void expect_refused(const std::string& command, const std::string& text) {
+  static void expect_refused(const std::string& command, const std::string& text, int code = 64) {
     const Finished got = run_shell("megalith bench " + command);
-    EXPECT_EQ(got.code, 64) << command << "\n" << got.err;
+    EXPECT_EQ(got.code, code) << command << "\n" << got.err;
     EXPECT_EQ(got.out, "") << command;
     EXPECT_THAT(got.err, HasSubstr(text)) << command;
   }
@@ -89,20 +91,20 @@ TEST_F(BenchOfExperts, GroupedRefusesWhatItCannotMeasure) {
   expect_refused("grouped --sizes zipf:-1", "--sizes = zipf:-1: S of zipf:S must be a number from 0");
   expect_refused("grouped --sizes zipf:nan", "--sizes = zipf:nan: S of zipf:S");
   expect_refused("grouped --sizes " + out("nowhere"),
-                 "nowhere: there is no such file; must be even, zipf:S, or a file of sizes");
+                 "nowhere: there is no such file; must be even, zipf:S, or a file of sizes", 65);
   expect_refused("grouped --sizes " + file_of("3\n4 -5\n"),
-                 "sizes: line 2, size = -5: must be a whole number from 0 to 2147483647");
-  expect_refused("grouped --sizes " + file_of("3.5"), "sizes: line 1, size = 3.5: must be a whole number");
-  expect_refused("grouped --sizes " + file_of("99999999999"), "sizes: line 1, size = 99999999999: must be a whole");
-  expect_refused("grouped --sizes " + file_of(" \n"), "sizes: has no sizes: it must have one for each group");
-  expect_refused("grouped --sizes " + file_of("0 0"), "sizes: its sizes sum to 0: must be 1 to 2147483647");
+                 "sizes: line 2, size = -5: must be a whole number from 0 to 2147483647", 65);
+  expect_refused("grouped --sizes " + file_of("3.5"), "sizes: line 1, size = 3.5: must be a whole number", 65);
+  expect_refused("grouped --sizes " + file_of("99999999999"), "sizes: line 1, size = 99999999999: must be a whole", 65);
+  expect_refused("grouped --sizes " + file_of(" \n"), "sizes: has no sizes: it must have one for each group", 65);
+  expect_refused("grouped --sizes " + file_of("0 0"), "sizes: its sizes sum to 0: must be 1 to 2147483647", 65);
   expect_refused("grouped --groups 3 --sizes " + file_of("1 2"),
-                 "sizes: has 2 sizes: must be --groups = 3; leave --groups out");
+                 "sizes: has 2 sizes: must be --groups = 3; leave --groups out", 65);
   expect_refused("grouped --rows 4 --sizes " + file_of("1 2"),
-                 "sizes: its sizes sum to 3: must be --rows = 4; leave --rows out");
+                 "sizes: its sizes sum to 3: must be --rows = 4; leave --rows out", 65);
   std::string many;
   for (int i = 0; i < 1025; ++i) many += "1 ";
-  expect_refused("grouped --sizes " + file_of(many), "sizes: has 1025 sizes: must be at most 1024");
+  expect_refused("grouped --sizes " + file_of(many), "sizes: has 1025 sizes: must be at most 1024", 65);
   expect_refused("grouped --backend grouped", "--backend = grouped: is for --device cuda: a CPU has a GEMM for each");
   expect_refused("grouped --product up", "--product");
   expect_refused("grouped --n 0", "--n: must be a number from 1");
@@ -167,12 +169,18 @@ TEST_F(BenchOfExperts, LoadsOfATraceAreThoseOfItsFirstLayer) {
   EXPECT_THAT(choices_of(printed(command + " --tokens 50")),
               ElementsAre(counted(0, 50), counted(1, 50), counted(2, 50), counted(0, 50)));
   expect_refused(command + " --ep 2 --tokens 65",
-                 "decisions: has tokens a step 128: must be at least --tokens * --ep = 130");
-  expect_refused("moe --hidden 16 --experts 8 --load trace:" + trace, "has experts 4: must be --experts = 8");
-  expect_refused("moe --hidden 16 --experts 4 --top-k 1 --load trace:" + trace, "has top_k 2: must be --top-k = 1");
-  expect_refused("moe --hidden 16 --load trace:" + file_of("3 4"), "sizes: is not a router trace: `megalith train");
+                 "decisions: has tokens a step 128: must be at least --tokens * --ep = 130", 65);
+  expect_refused("moe --hidden 16 --experts 8 --load trace:" + trace, "has experts 4: must be --experts = 8", 65);
+  expect_refused("moe --hidden 16 --experts 4 --top-k 1 --load trace:" + trace, "has top_k 2: must be --top-k = 1", 65);
+  expect_refused("moe --hidden 16 --load trace:" + file_of("3 4"),
+                 "sizes: line 1, column 1, is not a router trace: `megalith", 65);
   expect_refused("moe --hidden 16 --load trace:" + out("nowhere"),
-                 "nowhere: there is no such file; `megalith train --router-trace FILE` writes one");
+                 "nowhere: there is no such file; `megalith train --router-trace FILE` writes one", 65);
+  std::fstream(trace, std::ios::binary | std::ios::in | std::ios::out)
+      .seekp(static_cast<std::streamoff>(line.size()) + 1)
+      .write("\x09", 2);
+  expect_refused(command + " --tokens 50",
+                 str("--load = trace:", trace, ": step 1, MoE layer 0 names expert 9: must be below"), 65);
 }
 
 void expect_parts(const nlohmann::json& pass, bool several_ranks, const std::vector<std::string>& that_communicate) {
@@ -260,6 +268,25 @@ TEST_F(BenchOfExperts, MoeRefusesWhatItCannotMeasure) {
                  "--experts: model.preset = olmoe-1b-7b sets it, too");
   expect_refused("moe --set model.preset=gpt2-124m", "moe.num_experts = none: must be given");
   expect_refused("moe --tokens 0", "--tokens: must be a number from 1");
+  for (const auto& [option, key] :
+       {std::pair("--experts 4", "moe.num_experts=16"), std::pair("--top-k 1", "moe.top_k=2"),
+        std::pair("--hidden 16", "model.hidden_size=32"), std::pair("--ffn 16", "moe.ffn_hidden_size=32"),
+        std::pair("--tokens 16", "model.seq_len=32"), std::pair("--ep 1", "parallel.ep=2"),
+        std::pair("--steps 1", "train.steps=2"), std::pair("--device cpu", "device.type=cpu"),
+        std::pair("--precision fp64", "train.precision=fp32"),
+        std::pair("--deterministic", "train.deterministic=false")}) {
+    const std::string name = std::string(option).substr(0, std::string(option).find(' '));
+    expect_refused(str("moe ", option, " --set ", key),
+                   str(name, ": --set ", std::string(key).substr(0, std::string(key).find('=')),
+                       " sets it, too; leave one of the two out"));
+  }
+  expect_refused("moe --experts 4 --top-k 1 --set moe.num_experts=16 --set moe.top_k=2", "bench moe: 2 problems");
+}
+
+TEST_F(BenchOfExperts, RowsAreNumberedIn32Bits) {
+  expect_refused("rows --tokens 1073741824 --top-k 2",
+                 "--tokens = 1073741824: --tokens * --top-k must be at most 2147483647; with --top-k = 2 the most is "
+                 "1073741823");
 }
 
 TEST_F(BenchOfExperts, OnAGpuBothBackendsAndAllLoadsRun) {
@@ -276,6 +303,8 @@ TEST_F(BenchOfExperts, OnAGpuBothBackendsAndAllLoadsRun) {
     }
   }
   expect_refused("grouped --device cuda --backend grouped --precision fp32", "--backend = grouped: computes in bf16");
+  expect_refused("grouped --device cuda --precision bf16 --rows 2147483647 --groups 2 --n 8 --k 8",
+                 "--rows = 2147483647: with each group padded to 128 rows there are 2147483648: must be at most");
 }
 
 }  // namespace

@@ -140,6 +140,16 @@ TEST_F(EchoCommand, RefusesWhatDoesNotFit) {
        {64, "must be below 4, as a step has"}},
       {"", {64, "--counts, --router-trace, --zipf: must be given, and one of them only"}},
       {"--zipf 1 --ep 3 --top-k 65 --step 1 --balance exact --min-pairs 1", {64, "echo: 4 problems"}},
+      {"--zipf 1 --micro-batch 2", {64, "--micro-batch: does nothing without --router-trace"}},
+      {"--zipf 1 --hidden 8", {64, "--hidden: does nothing without --ffn"}},
+      {"--zipf 1 --ffn 8", {64, "--ffn: does nothing without --hidden"}},
+      {"--zipf 1 --tflops 8", {64, "--tflops: does nothing without --link-gbps"}},
+      {"--zipf 1 --link-gbps 8", {64, "--link-gbps: does nothing without --tflops"}},
+      {"--zipf 1 --weight-bytes 2",
+       {64, "--weight-bytes: does nothing without --link-gbps and --tflops, or --hidden and --ffn"}},
+      {"--zipf 1 --hidden 8 --ffn 8 --format json",
+       {64, "--ffn: does nothing here: costs of one plan are printed with"}},
+      {"--zipf 1 --hidden 8 --ffn 8 --stage spill", {64, "--hidden: does nothing here: costs of one plan are printed"}},
       {"--zipf 1 --slots 9", {64, "--slots: must be a number from 0 to 8, not 9"}},
       {"--zipf 1 --min-pairs -1", {64, "--min-pairs: must be a number from 0"}}};
   for (const auto& [arguments, want] : refused) {

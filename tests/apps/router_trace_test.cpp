@@ -114,13 +114,14 @@ TEST_F(RouterTrace, RefusesWhatDoesNotFit) {
   refused(replay("--set moe.force_balance=true"), 64, "moe.force_balance = true: moe.replay");
   refused(replay("--set train.steps=4"), 64, "has steps 1 to 3; this run trains steps 1 to 4");
   refused(replay(record()), 64, "already holds these decisions");
-  refused("--set moe.replay=" + recipe(), 64, "is not a router trace");
+  refused("--set moe.replay=" + recipe(), 65, "moe.replay = " + recipe() + ": line 1, column 1, is not a router trace");
   refused("--set moe.replay=" + out("absent"), 65, "absent");
   ASSERT_EQ(run_shell("printf '\\011' | dd of=" + trace() + " bs=1 conv=notrunc seek=$(($(stat -c %s " + trace() +
                       ") - 2)) status=none")
                 .code,
             0);
-  refused(replay(), 65, "step 3, MoE layer 3 names expert 9: must be below moe.num_experts = 4");
+  refused(replay(), 65,
+          "moe.replay = " + trace() + ": step 3, MoE layer 3 names expert 9: must be below moe.num_experts = 4");
   // The last token's second expert becomes its first.
   ASSERT_EQ(run_shell("dd if=" + trace() + " of=" + trace() + " bs=1 conv=notrunc count=2 skip=$(($(stat -c %s " +
                       trace() + ") - 4)) seek=$(($(stat -c %s " + trace() + ") - 2)) status=none")
