@@ -7,6 +7,7 @@
 #include "megalith/report/plan_report.h"
 
 #include "apps/program/command.h"
+#include "apps/program/launch.h"
 #include "apps/program/recipe_options.h"
 
 namespace megalith::apps {
@@ -23,7 +24,11 @@ void run_plan(const PlanOptions& options) {
   constexpr int kMaxMmapThreshold = 32 << 20;  // glibc refuses more
   mallopt(M_MMAP_THRESHOLD, kMaxMmapThreshold);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  const config::RunPlan plan = options.recipe.plan();
+  config::RunPlan plan = options.recipe.plan();
+  // The ranks of a launcher are processes, of which none reads rows of another.
+  nn::ExpertDispatcher& dispatcher = plan.model.moe.dispatcher;
+  if (detect_launcher().processes > 0 && dispatcher == nn::ExpertDispatcher::automatic)
+    dispatcher = nn::ExpertDispatcher::all_to_all;
   const PlannedRanks planned = plan_ranks(plan);
   for (const std::string& warning : plan.warnings()) log::warning(warning);
   std::cout << (options.format == "json" ? plan_json(plan, planned) : plan_text(plan, planned));

@@ -29,6 +29,21 @@ TEST_F(Program, PlanPrintsWhatTheRunTakes) {
   EXPECT_EQ(nlohmann::json::parse(line).at("memory_bytes").get<std::int64_t>(), largest);
 }
 
+#ifdef MEGALITH_WITH_MPI
+// Processes send rows, rank threads read them where they are.
+TEST_F(Program, UnderALauncherExpertsArePlannedAsProcessesRunThem) {
+  const std::string plan = " plan " + recipe() +
+                           " --set moe.num_experts=4 --set moe.top_k=2 --set parallel.ep=2 --set parallel.ranks=2 "
+                           "--format json",
+                    sent = " --set moe.dispatcher=all_to_all";
+  const Finished threads = run_shell("megalith" + plan), of_sent = run_shell("megalith" + plan + sent),
+                 processes = run_shell(support::mpirun(1, support::program() + plan));
+  ASSERT_EQ(processes.code, 0) << processes.err;
+  EXPECT_EQ(nlohmann::json::parse(processes.out), nlohmann::json::parse(of_sent.out));
+  EXPECT_NE(nlohmann::json::parse(processes.out).at("sum"), nlohmann::json::parse(threads.out).at("sum"));
+}
+#endif
+
 TEST_F(Program, PlanSaysWhatOnlyARunOnGpusKnows) {
   const std::string plan = "megalith plan " + recipe() + " --set device.type=cuda";
   const Finished one = run_shell(plan), two = run_shell(plan + " --set parallel.tp=2 --format json");
