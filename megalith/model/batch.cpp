@@ -26,7 +26,7 @@ BatchLayout::BatchLayout(const BatchShape& shape)
     offsets_[i] = bytes_;
     if (!input.is_in(shape_)) continue;
     bytes_ += round_up(shape_.elements(input.shape) * size_of(input.dtype), kAlignment);
-    if (input.needed_by.middle) middle_bytes_ = bytes_;
+    if (input.needed_by == NeededBy::all_chunks) middle_bytes_ = bytes_;
   }
 }
 

@@ -33,10 +33,9 @@ enum class InputShape : std::uint8_t {
   per_place    ///< [B places]
 };
 
-/// The chunks that read an input: the one with the embedding, those between, the one with the head.
-struct NeededBy {
-  bool first = false, middle = false, last = false;
-};
+/// The chunks whose block holds an input: those with the embedding or the head, which hold every input, or also those
+/// in the middle.
+enum class NeededBy : std::uint8_t { ends, all_chunks };
 
 /// The sizes from which those of a microbatch's inputs follow.
 struct BatchShape {
@@ -56,7 +55,7 @@ struct BatchInput {
   std::string_view name;
   InputShape shape = InputShape::per_token;
   DType dtype = DType::i32;
-  NeededBy needed_by;
+  NeededBy needed_by = NeededBy::ends;
   std::span<std::int32_t> Batch::*host = nullptr;
   Tensor BatchTensors::*device = nullptr;
   int loss = -1;  ///< number of the loss with a term for each entry but kNoTarget; -1: none
@@ -67,15 +66,11 @@ struct BatchInput {
   }
 };
 inline constexpr std::array kBatchInputs{
-    BatchInput{"lengths",
-               InputShape::per_sample,
-               DType::i32,
-               {.first = true, .middle = true, .last = true},
-               &Batch::lengths,
+    BatchInput{"lengths", InputShape::per_sample, DType::i32, NeededBy::all_chunks, &Batch::lengths,
                &BatchTensors::lengths},
-    BatchInput{"tokens", InputShape::per_token, DType::i32, {.first = true}, &Batch::tokens, &BatchTensors::tokens},
-    BatchInput{
-        "targets", InputShape::per_token, DType::i32, {.last = true}, &Batch::targets, &BatchTensors::targets, 0}};
+    BatchInput{"tokens", InputShape::per_token, DType::i32, NeededBy::ends, &Batch::tokens, &BatchTensors::tokens},
+    BatchInput{"targets", InputShape::per_token, DType::i32, NeededBy::ends, &Batch::targets, &BatchTensors::targets,
+               0}};
 
 /// The source of samples. Thread-safe: rank threads share it.
 class BatchSource {
