@@ -14,11 +14,11 @@
 namespace megalith::comm {
 namespace {
 
-/// Parts of a row collective: wishes, then lists, then rounds of rows.
-constexpr int kWishes = 0, kLists = 1, kRounds = 2;
+/// Parts of a row collective: requests, then lists, then rounds of rows.
+constexpr int kRequests = 0, kLists = 1, kRounds = 2;
 
 /// Whether each pair of members exchanges another number of bytes, which both know.
-bool differs_by_pair(Op op, int part) { return op == Op::all_to_all || (is_of_rows(op) && part != kWishes); }
+bool differs_by_pair(Op op, int part) { return op == Op::all_to_all || (is_of_rows(op) && part != kRequests); }
 
 constexpr int kCollectiveLane = kMaxLanes;  // one lane number above those of messages
 
@@ -311,10 +311,10 @@ void MpiChannel::exchange_lists(const Call& call, std::span<const RowPlace> plac
     reads_.own[member] = {static_cast<Index>(reads_.wanted[member].size()), block};
     leg(i).out = reinterpret_cast<const std::byte*>(&reads_.own[member]);
     leg(i).in = reinterpret_cast<std::byte*>(&reads_.others[member]);
-    leg(i).out_bytes = leg(i).in_bytes = sizeof(Wish);
+    leg(i).out_bytes = leg(i).in_bytes = sizeof(RowRequest);
   }
   reads_.own[static_cast<std::size_t>(rank())] = {0, block};
-  exchange(call, kWishes);
+  exchange(call, kRequests);
   clear_legs();
   const auto bytes = [](Index rows) { return rows > 0 ? rows * static_cast<Index>(sizeof(std::int32_t)) : -1; };
   for (int i = 0; i < size(); ++i) {
@@ -333,12 +333,12 @@ void MpiChannel::exchange_lists(const Call& call, std::span<const RowPlace> plac
 void MpiChannel::exchange_blocks(const Call& call, const Tensor& mine, int round) {
   const Index row_bytes = mine.dim(1) * size_of(mine.dtype());
   const auto* const own = static_cast<const std::byte*>(mine.raw());
-  const auto length = [&](const Wish& wish) {
-    return std::clamp<Index>(row_bytes - round * wish.block_bytes, 0, wish.block_bytes);
+  const auto length = [&](const RowRequest& request) {
+    return std::clamp<Index>(row_bytes - round * request.block_bytes, 0, request.block_bytes);
   };
-  const auto grow = [](std::vector<std::byte>& memory, const std::vector<Wish>& wishes) {
+  const auto grow = [](std::vector<std::byte>& memory, const std::vector<RowRequest>& requests) {
     Index bytes = 0;
-    for (const Wish& wish : wishes) bytes += wish.rows * wish.block_bytes;
+    for (const RowRequest& request : requests) bytes += request.rows * request.block_bytes;
     memory.resize(std::max(memory.size(), static_cast<std::size_t>(bytes)));
     return memory.data();
   };
@@ -347,10 +347,10 @@ void MpiChannel::exchange_blocks(const Call& call, const Tensor& mine, int round
   clear_legs();
   for (int i = 0; i < size(); ++i) {
     const auto member = static_cast<std::size_t>(i);
-    const Wish &wish = reads_.own[member], &other = reads_.others[member];
-    if (const Index bytes = length(wish); wish.rows * bytes > 0) {
+    const RowRequest &request = reads_.own[member], &other = reads_.others[member];
+    if (const Index bytes = length(request); request.rows * bytes > 0) {
       leg(i).in = in;
-      leg(i).in_bytes = wish.rows * bytes;
+      leg(i).in_bytes = request.rows * bytes;
       in += leg(i).in_bytes;
     }
     if (const Index bytes = length(other); other.rows * bytes > 0) {
@@ -369,7 +369,7 @@ void MpiChannel::exchange_blocks(const Call& call, const Tensor& mine, int round
 template <class Args>
 Ticket MpiChannel::read_rows(const Call& call, const Args& args) {
   const auto members = static_cast<std::size_t>(size());
-  for (std::vector<Wish>* wishes : {&reads_.own, &reads_.others}) wishes->assign(members, {});
+  for (std::vector<RowRequest>* requests : {&reads_.own, &reads_.others}) requests->assign(members, {});
   for (auto* lists : {&reads_.wanted, &reads_.requested}) lists->resize(members);
   const Index item = size_of(args.mine.dtype()), row_bytes = args.mine.dim(1) * item;
   const std::span<const RowPlace> places = places_of(args);
@@ -378,8 +378,8 @@ Ticket MpiChannel::read_rows(const Call& call, const Args& args) {
   const Index block = reads_.own[static_cast<std::size_t>(rank())].block_bytes;
   const Index own_rounds = ceil_div(row_bytes, block);
   Index rounds = own_rounds;
-  for (const Wish& wish : reads_.others) {
-    if (wish.rows > 0) rounds = std::max(rounds, ceil_div(row_bytes, wish.block_bytes));
+  for (const RowRequest& request : reads_.others) {
+    if (request.rows > 0) rounds = std::max(rounds, ceil_div(row_bytes, request.block_bytes));
   }
   for (Index round = 0; round < rounds; ++round) {
     exchange_blocks(call, args.mine, static_cast<int>(round));

@@ -44,13 +44,13 @@ class MpiChannel final : public Channel {
     Call call;
     Transfer transfer;
   };
-  /// What a member wants of another in a row collective: so many of its rows, so many bytes of each at a time.
-  struct Wish {
+  /// What a member reads of another in a row collective: so many of its rows, so many bytes of each at a time.
+  struct RowRequest {
     Index rows = 0, block_bytes = 1;
   };
   /// The state of a row collective. Its memory grows to the longest lists.
   struct RowReads {
-    std::vector<Wish> own, others;                     // of and by each member
+    std::vector<RowRequest> own, others;               // of and by each member
     std::vector<std::vector<std::int32_t>> wanted;     // by this rank: numbers of rows of each member
     std::vector<std::vector<std::int32_t>> requested;  // of this rank: numbers of its rows, by each member
     std::vector<std::byte> sent, received;             // blocks of rows, by member
