@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/row_exchange_kernels.h"
 
 namespace megalith::ops {
 namespace {
@@ -23,6 +24,8 @@ void check_sizes(const PlanExchange& args) {
   if (at.local_experts < 1 || at.slices < 1 || args.num_experts < 1 || args.num_experts % at.local_experts != 0)
     throw ShapeError(str("[plan_exchange] experts, local_experts, slices = ", args.num_experts, ", ", at.local_experts,
                          ", ", at.slices, ": must be at least 1, and the second divide the first"));
+  if (args.num_experts > kMaxGroups)
+    throw ShapeError(str("[plan_exchange] experts = ", args.num_experts, ": must be at most ", kMaxGroups));
   if (args.groups.alignment < 1 || args.rows_of_each < 0)
     throw ShapeError(str("[plan_exchange] alignment, rows_of_each = ", args.groups.alignment, ", ", args.rows_of_each,
                          ": must be at least 1 and 0"));
@@ -53,18 +56,18 @@ void plan_exchange(Exec& ex, const PlanExchange& args) {
     if (size >= std::numeric_limits<std::int32_t>::max())
       throw ShapeError(str("[plan_exchange] ", size, " rows: must be below 2^31 - 1, as lists hold i32"));
   }
-  const Tensor first = ex.tensor({2, ranks, args.num_experts}, DType::i64);
-  ex.run({.name = "plan_exchange",
-          .reads = {args.experts},
-          .writes = {args.groups.begin, args.groups.rows, args.rows.counts, args.rows.sources, args.rows.begin,
-                     args.rows.wants, args.pairs.counts, args.pairs.sources, args.pairs.begin, args.pairs.wants,
-                     args.places, args.row_begin, args.pair_begin},
-          .scratch = first},
-         [args, first](Exec& runs, Stream) {
-           if (runs.device() != Device::cpu)
-             throw BackendError("[plan_exchange] device = cuda: built for CPUs: use moe.dispatcher = \"all_to_all\"");
-           cpu::plan_exchange(args, first);
-         });
+  const Tensor scratch = ex.device() == Device::cpu ? ex.tensor({2, ranks, args.num_experts}, DType::i64)
+                                                    : ex.tensor({cuda::ExchangeScratch(args).numbers()}, DType::i32);
+  run_kernel(
+      ex,
+      {.name = "plan_exchange",
+       .reads = {args.experts},
+       .writes = {args.groups.begin, args.groups.rows, args.rows.counts, args.rows.sources, args.rows.begin,
+                  args.rows.wants, args.pairs.counts, args.pairs.sources, args.pairs.begin, args.pairs.wants,
+                  args.places, args.row_begin, args.pair_begin},
+       .scratch = scratch},
+      [args, scratch] { cpu::plan_exchange(args, scratch); },
+      [args, scratch](auto&, auto stream) { cuda::plan_exchange(stream, args, scratch); });
 }
 
 }  // namespace megalith::ops

@@ -34,12 +34,7 @@ struct PlanExchange {
 };
 /// The most pairs A that come to one rank, and the rows M = capacity_of_groups(A, local_experts, alignment).
 Index pairs_to_receive(const PlanExchange& args);
-/// Throws InputError for an expert outside [-1, E), BackendError on a GPU: it is built for CPUs.
+/// Throws InputError on the CPU for an expert outside [-1, E); on a GPU such a pair has no place.
 void plan_exchange(Exec& ex, const PlanExchange& args);
-
-namespace cpu {
-/// first [2, R, E] i64: the first row of each expert's rows from each rank, and after the last.
-void plan_exchange(const PlanExchange& args, const Tensor& first);
-}  // namespace cpu
 
 }  // namespace megalith::ops

@@ -1,9 +1,8 @@
-#include "megalith/ops/row_exchange.h"
-
 #include <algorithm>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/ops/row_exchange_kernels.h"
 #include "megalith/ops/rows.h"
 
 namespace megalith::ops::cpu {

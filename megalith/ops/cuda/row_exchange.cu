@@ -1,0 +1,360 @@
+#include "megalith/ops/cuda/common.cuh"
+#include "megalith/ops/row_exchange_kernels.h"
+
+// A stable counting sort of the pairs of all ranks by (rank, expert), as build_rows() makes one, then a compaction of
+// those whose experts are here. Six launches, whatever the choices are. No result follows from the order of threads.
+//   1. count_pairs: a warp counts the experts of its part of a rank's pairs.
+//   2. scan_parts: a warp turns the counts of one (rank, expert) into sums over the parts before.
+//   3. lay_out: one block, a thread an expert: first rows, the groups here, the ranges of rows without a pair.
+//   4. place_pairs: a warp goes through its part once more, 32 pairs at a time, and gives each its row.
+//   5. sum_rows_here: a thread counts the pairs of a row that come here, a block adds them up.
+//   6. write_pulls: the same threads write the lists at the sums over all rows before.
+// Reads the choices twice and writes 4 bytes of scratch for each pair. Not measured yet.
+
+namespace megalith::ops::cuda {
+namespace {
+
+constexpr int kAhead = 8;  // numbers in flight per thread
+constexpr int kScanWarps = 8;
+constexpr int kThreads = static_cast<int>(ExchangeScratch::kRowsOfBlock);
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+/// Two sums in one number, which stay below 2^32: pairs that come here, and rows that have such a pair.
+using PairsAndRows = unsigned long long;
+__device__ PairsAndRows pairs_and_rows(int pairs) {
+  return static_cast<PairsAndRows>(pairs) + (pairs > 0 ? PairsAndRows{1} << 32 : 0);
+}
+__device__ int pairs_of(PairsAndRows sums) { return static_cast<int>(sums & 0xffffffffu); }
+__device__ int rows_of(PairsAndRows sums) { return static_cast<int>(sums >> 32); }
+
+/// Rows [row, row + count) have no pair. They are the `before`-th and following such rows.
+struct EmptyRange {
+  int row, count, before;
+};
+static_assert(sizeof(EmptyRange) == 12);
+
+struct Pulls {
+  std::int32_t* counts;
+  int2* sources;
+  std::int32_t *begin, *wants;
+};
+
+/// A plan and its scratch (ExchangeScratch).
+struct Exchange {
+  const std::int32_t* experts;
+  PairsAndRows* totals;
+  int *counts, *first, *here;
+  EmptyRange* empty;
+  int* row_of;
+  std::int32_t *group_begin, *group_rows;
+  Pulls rows, pairs;
+  int2* places;
+  std::int32_t *row_begin, *pair_begin;
+  ExpertRanks at;
+  int ranks, num_experts, rank, alignment, each, top_k;
+  int rows_of_rank, pairs_of_rank, of_part, parts, row_blocks;
+  int results;  // rows of the buffer, M
+
+  __device__ bool is_here(int expert) const {
+    for (Index slice = 0; slice < at.slices; ++slice) {
+      if (at.destination(expert, slice) / at.local_experts == rank) return true;
+    }
+    return false;
+  }
+  __device__ int column(int of_rank, int expert) const { return of_rank * num_experts + expert; }
+  __device__ const std::int32_t* experts_of(int of_rank) const { return experts + Index{of_rank} * pairs_of_rank; }
+};
+
+/// What a warp takes: pairs [begin, end) of a rank.
+struct ExchangePart {
+  int rank, part, begin, end;
+  __device__ explicit ExchangePart(const Exchange& x)
+      : rank(static_cast<int>(blockIdx.x) / x.parts),
+        part(static_cast<int>(blockIdx.x) % x.parts),
+        begin(part * x.of_part),
+        end(min(x.pairs_of_rank, begin + x.of_part)) {}
+
+  /// Calls use(pair, expert) for all lanes together, 32 pairs at a time in ascending order. The expert is -1 where
+  /// there is none; pairs from `end` on are among them.
+  template <class Use>
+  __device__ void for_pairs(const Exchange& x, const Use& use) const {
+    const std::int32_t* const experts = x.experts_of(rank);
+    const int lane = static_cast<int>(threadIdx.x);
+    for (int first = begin; first < end; first += kWarp * kAhead) {
+      int ahead[kAhead];
+#pragma unroll
+      for (int step = 0; step < kAhead; ++step) {
+        const int pair = first + step * kWarp + lane;
+        ahead[step] = pair < end ? experts[pair] : -1;
+      }
+#pragma unroll
+      for (int step = 0; step < kAhead; ++step) {
+        const int e = ahead[step];
+        if (first + step * kWarp < end) use(first + step * kWarp + lane, e >= 0 && e < x.num_experts ? e : -1);
+      }
+    }
+  }
+};
+
+__global__ void __launch_bounds__(kWarp) count_pairs_of_exchange_kernel(const Exchange x) {
+  extern __shared__ int counted[];
+  for (int e = static_cast<int>(threadIdx.x); e < x.num_experts; e += kWarp) counted[e] = 0;
+  __syncwarp();
+  const ExchangePart part(x);
+  part.for_pairs(x, [&](int, int expert) {
+    if (expert >= 0) atomicAdd(counted + expert, 1);
+  });
+  __syncwarp();
+  for (int e = static_cast<int>(threadIdx.x); e < x.num_experts; e += kWarp)
+    x.counts[Index{x.column(part.rank, e)} * x.parts + part.part] = counted[e];
+}
+
+/// The sum over the lanes up to this one.
+template <class V>
+__device__ V sum_up_to_lane(V value) {
+  const unsigned lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (unsigned step = 1; step < kWarp; step *= 2) {
+    const V below = __shfl_up_sync(kAllLanes, value, step);
+    if (lane >= step) value += below;
+  }
+  return value;
+}
+
+__global__ void __launch_bounds__(kScanWarps* kWarp) scan_parts_kernel(const Exchange x) {
+  const int column = static_cast<int>(blockIdx.x * kScanWarps + threadIdx.x / kWarp);
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  if (column >= x.ranks * x.num_experts) return;
+  int* const counts = x.counts + Index{column} * x.parts;
+  int total = 0;
+  for (int first = 0; first < x.parts; first += kWarp) {
+    const int part = first + lane, count = part < x.parts ? counts[part] : 0, up_to = sum_up_to_lane(count);
+    if (part < x.parts) counts[part] = total + up_to - count;
+    total += __shfl_sync(kAllLanes, up_to, kWarp - 1);
+  }
+  if (lane == 0) x.first[column] = total;
+}
+
+/// The sum over the threads up to this one, of a block of kMaxThreads.
+__device__ int sum_up_to_thread(int value, int (&shared)[kMaxWarps]) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp), warp = static_cast<int>(threadIdx.x / kWarp);
+  const int in_warp = sum_up_to_lane(value);
+  __syncthreads();  // the last use of `shared`
+  if (lane == kWarp - 1) shared[warp] = in_warp;
+  __syncthreads();
+  int below = 0;
+  for (int before = 0; before < warp; ++before) below += shared[before];
+  return below + in_warp;
+}
+
+/// An expert has rows from each rank, one rank after the other, then zeros up to the alignment. Each rank's first
+/// expert begins at row 0.
+__global__ void __launch_bounds__(kMaxThreads) lay_out_kernel(const Exchange x) {
+  __shared__ int sums[kMaxWarps];
+  __shared__ int begin_of[kMaxThreads];
+  const int e = static_cast<int>(threadIdx.x), local = static_cast<int>(x.at.local_experts);
+  const bool exists = e < x.num_experts, is_here = exists && x.is_here(e);
+  for (int i = e; i < local * (x.ranks + 1); i += kMaxThreads) x.empty[i] = {};
+  int rows = 0, without_pair = 0;
+  for (int rank = 0; exists && rank < x.ranks; ++rank) {
+    const int chosen = x.first[x.column(rank, e)];
+    rows += x.each > 0 ? x.each : chosen;
+    if (x.each > 0) without_pair += x.each - min(x.each, chosen);
+  }
+  const int taken = exists ? (rows + x.alignment - 1) / x.alignment * x.alignment : 0;
+  begin_of[e] = sum_up_to_thread(taken, sums) - taken;
+  const int zeros = is_here ? without_pair + taken - rows : 0;
+  int before = sum_up_to_thread(zeros, sums) - zeros;  // its barriers also order begin_of and x.empty
+  if (!exists) return;
+  const int begin = begin_of[e] - begin_of[e / local * local];
+  EmptyRange* const empty = x.empty + e % local * (x.ranks + 1);
+  int next = begin;
+  for (int rank = 0; rank < x.ranks; ++rank) {
+    const int chosen = x.first[x.column(rank, e)];
+    const int end = next + (x.each > 0 ? x.each : chosen), last = next + min(chosen, end - next);
+    x.first[x.column(rank, e)] = next;
+    if (is_here) empty[rank] = {last, end - last, before};
+    before += end - last;
+    next = end;
+  }
+  x.here[e] = is_here ? 1 : 0;
+  if (!is_here) return;
+  empty[x.ranks] = {next, begin + taken - next, before};
+  x.group_begin[e % local] = begin;
+  x.group_rows[e % local] = rows;
+}
+
+/// Of this rank's pair: where its results are.
+__device__ void write_places(const Exchange& x, int pair, int expert, int row) {
+  for (Index slice = 0; slice < x.at.slices; ++slice) {
+    const Index rank = row < 0 ? -1 : x.at.destination(expert, slice) / x.at.local_experts;
+    x.places[pair * x.at.slices + slice] = {static_cast<int>(rank), row};
+  }
+}
+
+__global__ void __launch_bounds__(kWarp) place_pairs_of_exchange_kernel(const Exchange x) {
+  extern __shared__ int shared[];
+  int *const next = shared, *const first = next + x.num_experts, *const here = first + x.num_experts;
+  const ExchangePart part(x);
+  for (int e = static_cast<int>(threadIdx.x); e < x.num_experts; e += kWarp) {
+    const Index column = x.column(part.rank, e);
+    first[e] = x.first[column];
+    next[e] = first[e] + x.counts[column * x.parts + part.part];
+    here[e] = x.here[e];
+  }
+  __syncwarp();
+  const unsigned lanes_before = (1u << threadIdx.x) - 1;
+  int* const row_of = x.row_of + Index{part.rank} * x.pairs_of_rank;
+  part.for_pairs(x, [&](int pair, int expert) {
+    const unsigned alike = __match_any_sync(kAllLanes, expert);
+    const int before = __popc(alike & lanes_before);
+    int row = -1;
+    if (expert >= 0) {
+      row = next[expert] + before;
+      if (x.each > 0 && row >= first[expert] + x.each) row = -1;
+    }
+    __syncwarp();
+    if (expert >= 0 && before == 0) next[expert] += __popc(alike);
+    __syncwarp();
+    if (pair >= part.end) return;
+    row_of[pair] = row >= 0 && row < x.results && here[expert] != 0 ? row : -1;
+    if (part.rank == x.rank) write_places(x, pair, expert, row);
+  });
+}
+
+/// The sum over the threads of a block of kThreads; every thread gets it.
+__device__ PairsAndRows sum_over_block(PairsAndRows value, PairsAndRows (&shared)[kMaxWarps]) {
+  __syncthreads();  // the last use of `shared`
+  return block_reduce(value, shared, [](PairsAndRows a, PairsAndRows b) { return a + b; });
+}
+
+/// A row of all ranks' rows, one after the other, and its pairs that come here.
+struct RowHere {
+  Index row;
+  int pairs = 0;
+  __device__ explicit RowHere(const Exchange& x) : row(blockIdx.x * Index{kThreads} + threadIdx.x) {
+    if (row >= Index{x.ranks} * x.rows_of_rank) return;
+    for (int k = 0; k < x.top_k; ++k) pairs += x.row_of[row * x.top_k + k] >= 0 ? 1 : 0;
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) sum_rows_here_kernel(const Exchange x) {
+  __shared__ PairsAndRows shared[kMaxWarps];
+  const PairsAndRows sum = sum_over_block(pairs_and_rows(RowHere(x).pairs), shared);
+  if (threadIdx.x == 0) x.totals[blockIdx.x] = sum;
+}
+
+/// The rows of a block: their pulls, after those of `before`.
+__device__ void write_pulls_of_rows(const Exchange& x, PairsAndRows before, PairsAndRows (&shared)[kMaxWarps]) {
+  const RowHere here(x);
+  const PairsAndRows mine = pairs_and_rows(here.pairs), in_warp = sum_up_to_lane(mine);
+  __syncthreads();  // the last use of `shared`
+  if (threadIdx.x % kWarp == kWarp - 1) shared[threadIdx.x / kWarp] = in_warp;
+  __syncthreads();
+  PairsAndRows at = before + in_warp - mine;
+  for (unsigned warp = 0; warp < threadIdx.x / kWarp; ++warp) at += shared[warp];
+  if (here.pairs == 0) return;
+  const int rank = static_cast<int>(here.row / x.rows_of_rank), row = static_cast<int>(here.row % x.rows_of_rank);
+  x.rows.sources[rows_of(at)] = {rank, row};
+  x.rows.begin[rows_of(at)] = pairs_of(at);
+  int pull = pairs_of(at);
+  for (int k = 0; k < x.top_k; ++k) {
+    const int result = x.row_of[here.row * x.top_k + k];
+    if (result < 0) continue;
+    x.pairs.sources[pull] = {rank, row * x.top_k + k};
+    x.pairs.begin[pull] = pull;
+    x.rows.wants[pull] = x.pairs.wants[pull] = result;
+    ++pull;
+  }
+}
+
+/// What follows the last pull.
+__device__ void write_ends(const Exchange& x, PairsAndRows all) {
+  const EmptyRange& last = x.empty[x.at.local_experts * (x.ranks + 1) - 1];
+  const int wanted = min(x.results, pairs_of(all) + last.before + last.count);
+  x.rows.begin[rows_of(all)] = x.pairs.begin[pairs_of(all)] = pairs_of(all);
+  x.rows.counts[0] = rows_of(all);
+  x.pairs.counts[0] = pairs_of(all);
+  x.rows.counts[1] = x.pairs.counts[1] = wanted;
+}
+
+/// One of x.row_blocks blocks takes rows, one after them a range of rows without a pair. All write what is the same for
+/// all choices.
+__global__ void __launch_bounds__(kThreads) write_pulls_kernel(const Exchange x) {
+  __shared__ PairsAndRows shared[kMaxWarps];
+  const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  PairsAndRows before = 0;
+  for (int i = thread; i < min(block, x.row_blocks); i += kThreads) before += x.totals[i];
+  before = sum_over_block(before, shared);
+  if (block < x.row_blocks) {
+    write_pulls_of_rows(x, before, shared);
+  } else {
+    const EmptyRange range = x.empty[block - x.row_blocks];
+    for (int i = thread; i < range.count; i += kThreads) {
+      const int want = pairs_of(before) + range.before + i;
+      if (want < x.results) x.rows.wants[want] = x.pairs.wants[want] = range.row + i;
+    }
+    if (block == x.row_blocks && thread == 0) write_ends(x, before);
+  }
+  const int slices = static_cast<int>(x.at.slices), stride = static_cast<int>(gridDim.x) * kThreads;
+  for (int pair = block * kThreads + thread; pair <= x.pairs_of_rank; pair += stride) {
+    x.pair_begin[pair] = pair * slices;
+    if (pair % x.top_k == 0) x.row_begin[pair / x.top_k] = pair * slices;
+  }
+}
+
+Pulls pulls_of(const PullTables& tables) {
+  return {.counts = pointer<std::int32_t>(tables.counts),
+          .sources = pointer<int2>(tables.sources),
+          .begin = pointer<std::int32_t>(tables.begin),
+          .wants = pointer<std::int32_t>(tables.wants)};
+}
+
+Exchange exchange_of(const PlanExchange& args, const ExchangeScratch& layout, const Tensor& scratch) {
+  auto* const numbers = pointer<int>(scratch);
+  const auto number = [](Index value) { return static_cast<int>(value); };
+  return {.experts = pointer<const std::int32_t>(args.experts),
+          .totals = reinterpret_cast<PairsAndRows*>(numbers),
+          .counts = numbers + layout.counts_at(),
+          .first = numbers + layout.first_at(),
+          .here = numbers + layout.here_at(),
+          .empty = reinterpret_cast<EmptyRange*>(numbers + layout.empty_at()),
+          .row_of = numbers + layout.rows_at(),
+          .group_begin = pointer<std::int32_t>(args.groups.begin),
+          .group_rows = pointer<std::int32_t>(args.groups.rows),
+          .rows = pulls_of(args.rows),
+          .pairs = pulls_of(args.pairs),
+          .places = pointer<int2>(args.places),
+          .row_begin = pointer<std::int32_t>(args.row_begin),
+          .pair_begin = pointer<std::int32_t>(args.pair_begin),
+          .at = args.ranks,
+          .ranks = number(layout.ranks),
+          .num_experts = number(layout.num_experts),
+          .rank = number(args.rank),
+          .alignment = number(args.groups.alignment),
+          .each = number(args.rows_of_each),
+          .top_k = number(args.experts.dim(2)),
+          .rows_of_rank = number(args.experts.dim(1)),
+          .pairs_of_rank = number(layout.pairs),
+          .of_part = number(pairs_of_exchange_part(layout.pairs)),
+          .parts = number(layout.parts),
+          .row_blocks = number(layout.row_blocks),
+          .results = number(args.rows.wants.dim(0))};
+}
+
+}  // namespace
+
+void plan_exchange(Stream stream, const PlanExchange& args, const Tensor& scratch) {
+  static_assert(kMaxGroups <= kMaxThreads);
+  const ExchangeScratch layout(args);
+  const Exchange exchange = exchange_of(args, layout, scratch);
+  const Index parts = layout.ranks * layout.parts, of_experts = layout.num_experts * Index{sizeof(int)};
+  launch({stream, parts, kWarp, of_experts}, count_pairs_of_exchange_kernel, exchange);
+  launch({stream, ceil_div(layout.columns(), kScanWarps), kScanWarps * kWarp}, scan_parts_kernel, exchange);
+  launch({stream, 1, kMaxThreads}, lay_out_kernel, exchange);
+  launch({stream, parts, kWarp, 3 * of_experts}, place_pairs_of_exchange_kernel, exchange);
+  launch({stream, layout.row_blocks, kThreads}, sum_rows_here_kernel, exchange);
+  launch({stream, layout.row_blocks + layout.empty_ranges(), kThreads}, write_pulls_kernel, exchange);
+}
+
+}  // namespace megalith::ops::cuda
