@@ -12,13 +12,15 @@ void add_bias(Exec& ex, const Tensor& x, const Tensor& bias);
 /// bias_grad [F] += sum of the rows of dy [T, F]. Rows are summed in fixed blocks.
 void bias_backward(Exec& ex, const Tensor& dy, const Tensor& bias_grad);
 
-/// y = gelu(x + bias), tanh form: 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))), z = x + bias.
+/// y = gelu(z), z = x + bias. GeluForm::tanh: 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))); erf: z Phi(z), Phi(z) =
+/// (1 + erf(z / sqrt(2))) / 2, the distribution of a normal number.
 /// x [T, F] is replaced by z, which backward reads; bias [F]; y [T, F].
 /// Source: Hendrycks and Gimpel 2016, arXiv:1606.08415; the tanh form is GPT-2's.
 struct BiasGelu {
   Tensor x;     // in, out: z
   Tensor bias;  // in
   Tensor y;     // out
+  GeluForm form = GeluForm::tanh;
 };
 void bias_gelu(Exec& ex, const BiasGelu& args);
 
@@ -28,6 +30,7 @@ void bias_gelu(Exec& ex, const BiasGelu& args);
 struct Gelu {
   Tensor z;  // in
   Tensor y;  // out
+  GeluForm form = GeluForm::tanh;
 };
 void gelu(Exec& ex, const Gelu& args);
 
@@ -35,6 +38,7 @@ void gelu(Exec& ex, const Gelu& args);
 struct GeluBackward {
   Tensor z, dy;  // in
   Tensor dz;     // out
+  GeluForm form = GeluForm::tanh;
 };
 void gelu_backward(Exec& ex, const GeluBackward& args);
 

@@ -28,11 +28,15 @@ struct Matmul {
 };
 void matmul(Exec& ex, const Matmul& args);
 
+/// GELU in its tanh form, or as z (1 + erf(z / sqrt(2))) / 2 (elementwise.h).
+enum class GeluForm : std::uint8_t { tanh, erf };
+
 /// The first half of an MLP: z = x w^T + bias; y = gelu(z), as in bias_gelu (elementwise.h).
 ///   x [T, K], w [F, K], bias [F], z, y [T, F]; all of one dtype. Backward reads z.
 struct MatmulGelu {
   Tensor x, w, bias;  // in
   Tensor z, y;        // out
+  GeluForm form = GeluForm::tanh;
   SmMargin sm_margin = SmMargin::none;
 };
 void matmul_gelu(Exec& ex, const MatmulGelu& args);
@@ -43,6 +47,7 @@ struct MatmulGeluBackward {
   Tensor dy, w, z;   // in
   Tensor dz;         // out
   Tensor bias_grad;  // out, accumulated
+  GeluForm form = GeluForm::tanh;
   SmMargin sm_margin = SmMargin::none;
 };
 void matmul_gelu_backward(Exec& ex, const MatmulGeluBackward& args);

@@ -25,6 +25,7 @@ TEST_P(DeviceOps, Elementwise) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
     const Twin x = t().in({rows, columns}, 1, 3), z = t().in({rows, columns}, 1, 3), bias = t().in({columns}, 2);
     const Twin residual = t().in({rows, columns}, 3), y = t().out({rows, columns}), dz = t().out({rows, columns});
+    const Twin y_erf = t().out({rows, columns}), dz_erf = t().out({rows, columns});
     const Twin sum = t().out({rows, columns}), dropped = t().out({rows, columns}), back = t().out({rows, columns});
     const Twin grad = t().in_f32({columns}, 4), state = t().structure(kDeviceState), copied = t().out({rows, columns});
     t().run([&](Exec& ex) {
@@ -32,6 +33,8 @@ TEST_P(DeviceOps, Elementwise) {
           .probability = 0.3, .seed = 9, .site = 4, .step_state = state.on(ex), .seq_len = 1, .first_row = 3};
       bias_gelu(ex, {.x = z.on(ex), .bias = bias.on(ex), .y = y.on(ex)});
       gelu_backward(ex, {.z = x.on(ex), .dy = residual.on(ex), .dz = dz.on(ex)});
+      gelu(ex, {.z = x.on(ex), .y = y_erf.on(ex), .form = GeluForm::erf});
+      gelu_backward(ex, {.z = x.on(ex), .dy = residual.on(ex), .dz = dz_erf.on(ex), .form = GeluForm::erf});
       add(ex, x.on(ex), residual.on(ex), sum.on(ex));
       bias_dropout_residual(
           ex,
@@ -45,6 +48,8 @@ TEST_P(DeviceOps, Elementwise) {
     expect_same(z, "z");
     expect_same(y, "gelu");
     expect_same(dz, "gelu'");
+    expect_same(y_erf, "gelu with the error function");
+    expect_same(dz_erf, "gelu' with the error function");
     expect_same(sum, "add");
     expect_same(dropped, "bias_dropout_residual");
     expect_same(back, "dropout_backward");
@@ -170,22 +175,35 @@ TEST_P(DeviceOps, ProductsWithGelu) {
         Product{1, 8, 8}, Product{127, 264, 72}, Product{1001, 136, 200}, Product{12011, 264, 72},
         Product{130, 264, 76}, Product{256, 512, 132}, Product{1001, 136, 196}}) {
     SCOPED_TRACE(::testing::Message() << tokens << " x " << features << " x " << k);
-    const Twin x = t().in({tokens, k}, 1), w = t().in({features, k}, 2, 0.3), bias = t().in({features}, 3);
-    const Twin z = t().out({tokens, features}), y = t().out({tokens, features}),
-               saved = t().in({tokens, features}, 7, 3);
-    const Twin dy = t().in({tokens, k}, 4), back = t().in({k, features}, 5, 0.3), dz = t().out({tokens, features}),
-               grad = t().in_f32({features}, 6);
-    t().run([&](Exec& ex) {
-      matmul_gelu(ex, {.x = x.on(ex), .w = w.on(ex), .bias = bias.on(ex), .z = z.on(ex), .y = y.on(ex)});
-      matmul_gelu_backward(
-          ex, {.dy = dy.on(ex), .w = back.on(ex), .z = saved.on(ex), .dz = dz.on(ex), .bias_grad = grad.on(ex)});
-    });
-    expect_same(z, "z");
-    expect_same(y, "gelu(z)");
-    expect_same(dz, "dz");
-    // The sum of rounded dz where the library has no epilogue for it: one rounding of 2^-9 each, averaging out.
-    expect_close(grad, "bias_grad", GetParam().dtype == DType::f32 ? 1e-5 : GetParam().once);
-    t().release();
+    for (const GeluForm form : {GeluForm::tanh, GeluForm::erf}) {
+      const Twin x = t().in({tokens, k}, 1), w = t().in({features, k}, 2, 0.3), bias = t().in({features}, 3);
+      const Twin z = t().out({tokens, features}), y = t().out({tokens, features}),
+                 saved = t().in({tokens, features}, 7, 3);
+      const Twin dy = t().in({tokens, k}, 4), back = t().in({k, features}, 5, 0.3), dz = t().out({tokens, features}),
+                 grad = t().in_f32({features}, 6);
+      t().run([&](Exec& ex) {
+        matmul_gelu(ex,
+                    {.x = x.on(ex), .w = w.on(ex), .bias = bias.on(ex), .z = z.on(ex), .y = y.on(ex), .form = form});
+        matmul_gelu_backward(ex, {.dy = dy.on(ex),
+                                  .w = back.on(ex),
+                                  .z = saved.on(ex),
+                                  .dz = dz.on(ex),
+                                  .bias_grad = grad.on(ex),
+                                  .form = form});
+      });
+      expect_same(z, "z");
+      // Without an epilogue the product is rounded before the bias and the activation.
+      if (form == GeluForm::erf) {
+        expect_twice_rounded(y, "gelu(z)");
+        expect_twice_rounded(dz, "dz");
+      } else {
+        expect_same(y, "gelu(z)");
+        expect_same(dz, "dz");
+      }
+      // The sum of rounded dz where the library has no epilogue for it: one rounding of 2^-9 each, averaging out.
+      expect_close(grad, "bias_grad", GetParam().dtype == DType::f32 ? 1e-5 : GetParam().once);
+      t().release();
+    }
   }
 }
 

@@ -60,7 +60,8 @@ void bias_gelu(const BiasGelu& args) {
     const Index columns = args.x.dim(1);
     T *x = args.x.data<T>(), *y = args.y.data<T>();
     const T* bias = args.bias.data<T>();
-    const auto row = kernels<T>().elementwise.bias_gelu;
+    const ElementwiseKernels<T>& all = kernels<T>().elementwise;
+    const auto row = args.form == GeluForm::erf ? all.bias_gelu_erf : all.bias_gelu;
     parallel_rows(args.x.dim(0), columns, [&](Index begin, Index count) {
       for (Index r = begin; r < begin + count; ++r) row(x + r * columns, bias, y + r * columns, columns);
     });
@@ -72,8 +73,9 @@ void gelu(const Gelu& args) {
     const T* z = args.z.data<T>();
     T* y = args.y.data<T>();
     const Index n = args.z.numel();
-    parallel_pieces(n, kPiece, n,
-                    [&](Index begin, Index count) { kernels<T>().elementwise.gelu(z + begin, y + begin, count); });
+    const ElementwiseKernels<T>& all = kernels<T>().elementwise;
+    const auto piece = args.form == GeluForm::erf ? all.gelu_erf : all.gelu;
+    parallel_pieces(n, kPiece, n, [&](Index begin, Index count) { piece(z + begin, y + begin, count); });
   });
 }
 
@@ -82,9 +84,9 @@ void gelu_backward(const GeluBackward& args) {
     const T *z = args.z.data<T>(), *dy = args.dy.data<T>();
     T* dz = args.dz.data<T>();
     const Index n = args.z.numel();
-    parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
-      kernels<T>().elementwise.gelu_backward(z + begin, dy + begin, dz + begin, count);
-    });
+    const ElementwiseKernels<T>& all = kernels<T>().elementwise;
+    const auto piece = args.form == GeluForm::erf ? all.gelu_erf_backward : all.gelu_backward;
+    parallel_pieces(n, kPiece, n, [&](Index begin, Index count) { piece(z + begin, dy + begin, dz + begin, count); });
   });
 }
 

@@ -33,6 +33,10 @@ struct ElementwiseKernels {
   void (*bias_gelu)(T* x, const T* bias, T* y, Index n);
   void (*gelu)(const T* z, T* y, Index n);
   void (*gelu_backward)(const T* z, const T* dy, T* dz, Index n);
+  // The same with GeluForm::erf.
+  void (*bias_gelu_erf)(T* x, const T* bias, T* y, Index n);
+  void (*gelu_erf)(const T* z, T* y, Index n);
+  void (*gelu_erf_backward)(const T* z, const T* dy, T* dz, Index n);
   /// gate_up, dgate_up: n pairs (gate, up). dgate_up may be gate_up.
   void (*swiglu)(const T* gate_up, T* y, Index n);
   void (*swiglu_backward)(const T* gate_up, const T* dy, T* dgate_up, Index n);

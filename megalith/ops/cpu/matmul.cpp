@@ -336,13 +336,15 @@ void matmul_gelu(const MatmulGelu& args) {
     const Matmul whole{.a = args.x, .b = args.w, .c = args.z, .transpose_b = Transpose::yes};
     if constexpr (std::is_same_v<T, Arithmetic<T>>) {
       matmul(whole, {});
-      bias_gelu({args.z, args.bias, args.y});
+      bias_gelu({args.z, args.bias, args.y, args.form});
     } else {
       T *z = args.z.data<T>(), *y = args.y.data<T>();
+      const ElementwiseKernels<float>& wide = kernels<float>().elementwise;
+      const auto add_bias_and_activate = args.form == GeluForm::erf ? wide.bias_gelu_erf : wide.bias_gelu;
       product_16<T>(whole, AmongTeam{}, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
         float bias[kMaxColumns], gelu[kMaxColumns];
         kernels<T>().elementwise.widen(args.bias.data<T>() + column, bias, count);
-        kernels<float>().elementwise.bias_gelu(sums, bias, gelu, count);
+        add_bias_and_activate(sums, bias, gelu, count);
         kernels<T>().elementwise.round(sums, z + row * n + column, count);
         kernels<T>().elementwise.round(gelu, y + row * n + column, count);
       });
@@ -356,14 +358,16 @@ void matmul_gelu_backward(const MatmulGeluBackward& args, const Tensor& parts) {
     const Matmul whole{.a = args.dy, .b = args.w, .c = args.dz};
     if constexpr (std::is_same_v<T, Arithmetic<T>>) {
       matmul(whole, {});
-      gelu_backward({args.z, args.dz, args.dz});
+      gelu_backward({args.z, args.dz, args.dz, args.form});
     } else {
       const T* z = args.z.data<T>();
       T* dz = args.dz.data<T>();
+      const ElementwiseKernels<float>& wide = kernels<float>().elementwise;
+      const auto differentiate = args.form == GeluForm::erf ? wide.gelu_erf_backward : wide.gelu_backward;
       product_16<T>(whole, AmongTeam{}, [&, n = args.z.dim(1)](float* sums, Index row, Index column, Index count) {
         float wide_z[kMaxColumns];
         kernels<T>().elementwise.widen(z + row * n + column, wide_z, count);
-        kernels<float>().elementwise.gelu_backward(wide_z, sums, sums, count);
+        differentiate(wide_z, sums, sums, count);
         kernels<T>().elementwise.round(sums, dz + row * n + column, count);
       });
     }

@@ -61,32 +61,34 @@ struct AddBias {
 };
 
 /// z = x + bias, y = gelu(z).  3 elements moved.
-template <class T>
+template <class T, GeluForm kForm>
 struct AddBiasGelu {
   const T* table;
   template <int N>
   __device__ void operator()(const Place& place, const Values<float, N>* in, Values<float, N>* out) const {
     AddBias<T>{table}(place, in, out);
 #pragma unroll
-    for (int i = 0; i < N; ++i) out[1][i] = out[0][i] * gelu_gate(out[0][i]);
+    for (int i = 0; i < N; ++i) out[1][i] = out[0][i] * gelu_gate_of<kForm>(out[0][i]);
   }
 };
 
 /// y = gelu(z).  2 elements moved.
+template <GeluForm kForm>
 struct GeluAgain {
   template <int N>
   __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
 #pragma unroll
-    for (int i = 0; i < N; ++i) out[0][i] = in[0][i] * gelu_gate(in[0][i]);
+    for (int i = 0; i < N; ++i) out[0][i] = in[0][i] * gelu_gate_of<kForm>(in[0][i]);
   }
 };
 
 /// dz = dy gelu'(z).  3 elements moved.
+template <GeluForm kForm>
 struct GeluSlope {
   template <int N>
   __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
 #pragma unroll
-    for (int i = 0; i < N; ++i) out[0][i] = in[1][i] * gelu_slope(in[0][i]);
+    for (int i = 0; i < N; ++i) out[0][i] = in[1][i] * gelu_slope_of<kForm>(in[0][i]);
   }
 };
 
@@ -206,24 +208,41 @@ void bias_backward(Stream stream, const Tensor& dy, const Tensor& bias_grad, con
   add_parts(stream, sums, cut.count, columns, {pointer<float>(bias_grad)});
 }
 
+namespace {
+
+/// Calls run.template operator()<form>().
+template <class Run>
+void dispatch_form(GeluForm form, const Run& run) {
+  if (form == GeluForm::erf) return run.template operator()<GeluForm::erf>();
+  run.template operator()<GeluForm::tanh>();
+}
+
+}  // namespace
+
 void bias_gelu(Stream stream, const BiasGelu& args) {
   dispatch_element(args.x.dtype(), [&]<class T>() {
-    map(stream, Matrix{args.x.dim(0), args.x.dim(1)}, std::array{pointer<const T>(args.x)},
-        std::array{pointer<T>(args.x), pointer<T>(args.y)}, AddBiasGelu<T>{pointer<const T>(args.bias)});
+    dispatch_form(args.form, [&]<GeluForm kForm>() {
+      map(stream, Matrix{args.x.dim(0), args.x.dim(1)}, std::array{pointer<const T>(args.x)},
+          std::array{pointer<T>(args.x), pointer<T>(args.y)}, AddBiasGelu<T, kForm>{pointer<const T>(args.bias)});
+    });
   });
 }
 
 void gelu(Stream stream, const Gelu& args) {
   dispatch_element(args.z.dtype(), [&]<class T>() {
-    map(stream, Flat{args.z.numel()}, std::array{pointer<const T>(args.z)}, std::array{pointer<T>(args.y)},
-        GeluAgain{});
+    dispatch_form(args.form, [&]<GeluForm kForm>() {
+      map(stream, Flat{args.z.numel()}, std::array{pointer<const T>(args.z)}, std::array{pointer<T>(args.y)},
+          GeluAgain<kForm>{});
+    });
   });
 }
 
 void gelu_backward(Stream stream, const GeluBackward& args) {
   dispatch_element(args.z.dtype(), [&]<class T>() {
-    map(stream, Flat{args.z.numel()}, std::array{pointer<const T>(args.z), pointer<const T>(args.dy)},
-        std::array{pointer<T>(args.dz)}, GeluSlope{});
+    dispatch_form(args.form, [&]<GeluForm kForm>() {
+      map(stream, Flat{args.z.numel()}, std::array{pointer<const T>(args.z), pointer<const T>(args.dy)},
+          std::array{pointer<T>(args.dz)}, GeluSlope<kForm>{});
+    });
   });
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 #include "megalith/ops/cuda/common.cuh"
+#include "megalith/ops/matmul.h"  // GeluForm
 
-// GELU, tanh form (ops/elementwise.h), of one f32 number. The map kernels and the epilogues of GEMMs share it.
+// GELU (ops/elementwise.h) of one f32 number. The map kernels and the epilogues of GEMMs share the tanh form.
 
 namespace megalith::ops::cuda {
 
@@ -21,6 +22,22 @@ inline __device__ float gelu_slope(float z) {
   // Far from 0 the gate is exactly 0 or 1 and the slope may be infinite. 0 * inf must not make a NaN there.
   const float bend = g * (1.0f - g);
   return g + (bend == 0.0f ? 0.0f : z * bend * twice_slope);
+}
+
+/// What z is multiplied by, and the derivative of the product.
+template <GeluForm kForm>
+__device__ float gelu_gate_of(float z) {
+  if constexpr (kForm == GeluForm::erf)
+    return normcdff(z);
+  else
+    return gelu_gate(z);
+}
+template <GeluForm kForm>
+__device__ float gelu_slope_of(float z) {
+  if constexpr (kForm == GeluForm::tanh) return gelu_slope(z);
+  constexpr float kOneOverRootOfTwoPi = 0.3989422804014327f;
+  const float density = kOneOverRootOfTwoPi * exp2_approx(-0.5f * kLog2E * z * z);
+  return normcdff(z) + (density == 0.0f ? 0.0f : z * density);  // no 0 * inf
 }
 
 }  // namespace megalith::ops::cuda

@@ -157,30 +157,34 @@ void grouped_matmul(Exec& ex, Stream stream, const GroupedProduct& products) {
   lanes.join();
 }
 
+// The epilogues of our kernel and of cuBLASLt have the tanh form. The erf form is a pass of its own.
 void matmul_gelu(Exec& ex, Stream stream, const MatmulGelu& args) {
   if (args.y.numel() == 0) return;
-  if (gelu_product(ex, stream, args, margin_of(ex, args.sm_margin))) return;
+  const bool has_epilogue = args.form == GeluForm::tanh;
+  if (has_epilogue && gelu_product(ex, stream, args, margin_of(ex, args.sm_margin))) return;
   Matmul product{.a = args.x, .b = args.w, .c = args.y, .transpose_b = Transpose::yes, .sm_margin = args.sm_margin};
-  if (has_gelu_epilogue(args.x) && run(ex, stream, product, GemmEpilogue::bias_gelu, args.bias.raw(), args.z.raw()))
+  if (has_epilogue && has_gelu_epilogue(args.x) &&
+      run(ex, stream, product, GemmEpilogue::bias_gelu, args.bias.raw(), args.z.raw()))
     return;
   product.c = args.z;
   matmul(ex, stream, product, {});
-  bias_gelu(stream, {.x = args.z, .bias = args.bias, .y = args.y});
+  bias_gelu(stream, {.x = args.z, .bias = args.bias, .y = args.y, .form = args.form});
 }
 
 void matmul_gelu_backward(Exec& ex, Stream stream, const MatmulGeluBackward& args, const Tensor& parts) {
   if (args.dz.numel() == 0) return;
-  if (gelu_product_backward(ex, stream, args, parts, margin_of(ex, args.sm_margin))) return;
+  const bool has_epilogue = args.form == GeluForm::tanh;
+  if (has_epilogue && gelu_product_backward(ex, stream, args, parts, margin_of(ex, args.sm_margin))) return;
   const Matmul product{.a = args.dy, .b = args.w, .c = args.dz, .sm_margin = args.sm_margin};
   const Tensor sums = parts.rows(0, 1).reshaped(args.bias_grad.shape());
-  if (has_gelu_epilogue(args.dy)) {
+  if (has_epilogue && has_gelu_epilogue(args.dy)) {
     if (run(ex, stream, product, GemmEpilogue::gelu_backward_bias_grad, sums.raw(), args.z.raw()))
       return add(stream, args.bias_grad, sums, args.bias_grad);
     if (run(ex, stream, product, GemmEpilogue::gelu_backward, nullptr, args.z.raw()))
       return bias_backward(stream, args.dz, args.bias_grad, parts);
   }
   matmul(ex, stream, product, {});
-  gelu_backward(stream, {.z = args.z, .dy = args.dz, .dz = args.dz});
+  gelu_backward(stream, {.z = args.z, .dy = args.dz, .dz = args.dz, .form = args.form});
   bias_backward(stream, args.dz, args.bias_grad, parts);
 }
 

@@ -32,22 +32,66 @@ Vec<T> gelu_gate(Vec<T> z) {
   return T{1} / (T{1} + exp(-twice_u));
 }
 
-template <class T>
-void bias_gelu(T* x, const T* bias, T* y, Index n) {
+/// Phi(z) = erfc(-z / sqrt(2)) / 2. In f32 erfc(u), u >= 0, is t e^(p(t) - u^2), t = 1 / (1 + u / 2), with a relative
+/// error of 1.2e-7 beside the rounding of the exponent; Phi(-z) = 1 - Phi(z). Source of the polynomial: Press et al.,
+/// Numerical Recipes in C, 2nd edition, section 6.2 (erfcc).
+inline Vec<float> normal_distribution(Vec<float> z) {
+  const Vec<float> u = (z < 0.0f ? -z : z) * 0.707106781f, t = 1.0f / (1.0f + 0.5f * u);
+  Vec<float> p = fma(splat(0.17087277f), t, splat(-0.82215223f));
+  for (const float c :
+       {1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f, 0.09678418f, 0.37409196f, 1.00002368f, -1.26551223f})
+    p = fma(p, t, splat(c));
+  const Vec<float> tail = 0.5f * t * exp(p - u * u);
+  return z < 0.0f ? tail : 1.0f - tail;
+}
+inline Vec<double> normal_distribution(Vec<double> z) {
+  for (Index i = 0; i < kLanes<double>; ++i) z[i] = 0.5 * __builtin_erfc(-z[i] * 0.7071067811865476);
+  return z;
+}
+
+/// What z is multiplied by.
+struct TanhGate {
+  template <class A>
+  static Vec<A> of(Vec<A> z) {
+    return gelu_gate<A>(z);
+  }
+};
+struct ErfGate {
+  template <class A>
+  static Vec<A> of(Vec<A> z) {
+    return normal_distribution(z);
+  }
+};
+
+template <class Gate, class T>
+void bias_gelu_by(T* x, const T* bias, T* y, Index n) {
   using A = Arithmetic<T>;
   for_vectors<A>(n, [&](auto at) {
     const Vec<A> z = at.load(x) + at.load(bias);
     at.store(x, z);
-    at.store(y, z * gelu_gate<A>(z));
+    at.store(y, z * Gate::template of<A>(z));
   });
 }
 
-template <class T>
-void gelu(const T* z, T* y, Index n) {
+template <class Gate, class T>
+void gelu_by(const T* z, T* y, Index n) {
   using A = Arithmetic<T>;
   for_vectors<A>(n, [&](auto at) {
     const Vec<A> x = at.load(z);
-    at.store(y, x * gelu_gate<A>(x));
+    at.store(y, x * Gate::template of<A>(x));
+  });
+}
+
+/// gelu' = Phi(z) + z phi(z), phi the density of a normal number.
+template <class T>
+void gelu_erf_backward(const T* z, const T* dy, T* dz, Index n) {
+  using A = Arithmetic<T>;
+  constexpr double kRootOfTwoPi = 2.5066282746310002;
+  for_vectors<A>(n, [&](auto at) {
+    const Vec<A> x = at.load(z), density = exp(x * x * static_cast<A>(-0.5)) * static_cast<A>(1 / kRootOfTwoPi);
+    // As above: no 0 * inf.
+    const Vec<A> slope = normal_distribution(x) + (density == A{0} ? splat(A{0}) : x * density);
+    at.store(dz, at.load(dy) * slope);
   });
 }
 
@@ -176,9 +220,12 @@ template <class T>
 ElementwiseKernels<T> elementwise_kernels() {
   return {.add = add<T>,
           .scale = scale<T>,
-          .bias_gelu = bias_gelu<T>,
-          .gelu = gelu<T>,
+          .bias_gelu = bias_gelu_by<TanhGate, T>,
+          .gelu = gelu_by<TanhGate, T>,
           .gelu_backward = gelu_backward<T>,
+          .bias_gelu_erf = bias_gelu_by<ErfGate, T>,
+          .gelu_erf = gelu_by<ErfGate, T>,
+          .gelu_erf_backward = gelu_erf_backward<T>,
           .swiglu = swiglu<T>,
           .swiglu_backward = swiglu_backward<T>,
           .rotate = rotate<T>,
