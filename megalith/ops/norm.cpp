@@ -65,6 +65,9 @@ void norm_backward(Exec& ex, const NormBackward& args) {
   if (args.mean) expect.like(args.mean, {tokens}, stat_dtype, "mean");
   expect.like(args.rstd, {tokens}, stat_dtype, "rstd");
   if (args.residual) expect.like(args.residual, {tokens, hidden}, dtype, "residual");
+  if (args.more_dy) expect.like(args.more_dy, {tokens, hidden}, dtype, "more_dy");
+  if (args.more_dy && args.residual)
+    throw ShapeError(str("[", expect.op, "] more_dy, residual: at most one of them can be given"));
   expect.like(args.dx, {tokens, hidden}, dtype, "dx");
   expect.like(args.gamma_grad, {hidden}, stat_dtype, "gamma_grad");
   if (args.beta_grad) expect.like(args.beta_grad, {hidden}, stat_dtype, "beta_grad");
@@ -75,8 +78,8 @@ void norm_backward(Exec& ex, const NormBackward& args) {
   run_kernel(
       ex,
       {.name = "norm_backward",
-       .reads = {args.dy, args.x, args.gamma, args.mean, args.rstd, args.residual, args.gamma_grad, args.beta_grad,
-                 args.bias_grad},
+       .reads = {args.dy, args.x, args.gamma, args.mean, args.rstd, args.residual, args.more_dy, args.gamma_grad,
+                 args.beta_grad, args.bias_grad},
        .writes = {args.dx, args.gamma_grad, args.beta_grad, args.bias_grad},
        .scratch = parts},
       [args, parts] { cpu::norm_backward(args, parts); },

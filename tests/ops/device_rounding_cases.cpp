@@ -15,6 +15,8 @@
 namespace megalith::ops {
 namespace {
 
+using support::Twin;
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
 // What cast and fill take, whichever dtype the row is of.
@@ -168,6 +170,61 @@ TEST_P(DeviceOps, WhatNormsDoBesides) {
       expect_equal(t().read(both.beta_grad), t().read(alone.beta_grad));
       expect_equal(t().read(both.bias_grad), t().read(sums));
     }
+    t().release();
+  }
+}
+
+struct NormGradientSize {
+  Index rows, columns;
+};
+// Nothing, odd sizes, one row, whole vectors, and wide rows.
+constexpr NormGradientSize kNormGradientSizes[] = {{0, 8},      {3, 7},     {1, 768},   {33, 257},  {200, 768},
+                                                   {130, 1536}, {33, 5120}, {9, 16383}, {5, 16384}, {9001, 264}};
+
+/// Both norms where the gradient of y is a sum of two.
+TEST_P(DeviceOps, NormsWithAGradientOfTwoParts) {
+  for (const auto [rows, columns] : kNormGradientSizes) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
+    const Shape matrix{rows, columns};
+    const Twin x = t().in(matrix, 1, 2), gamma = t().in({columns}, 2), beta = t().in({columns}, 3),
+               dy = t().in(matrix, 4), more = t().in(matrix, 5), y = t().out(matrix), mean = t().out_f32({rows}),
+               rstd = t().out_f32({rows}), rms = t().out_f32({rows}), dx = t().out(matrix), dx_rms = t().out(matrix);
+    const Twin gamma_grad = t().in_f32({columns}, 7), beta_grad = t().in_f32({columns}, 8),
+               bias_grad = t().in_f32({columns}, 9), gamma_grad_rms = t().in_f32({columns}, 10);
+    t().run([&](Exec& ex) {
+      norm_forward(ex, {.x = x.on(ex), .gamma = gamma.on(ex), .y = y.on(ex), .rstd = rms.on(ex)});
+      norm_forward(ex, {.x = x.on(ex),
+                        .gamma = gamma.on(ex),
+                        .beta = beta.on(ex),
+                        .y = y.on(ex),
+                        .mean = mean.on(ex),
+                        .rstd = rstd.on(ex)});
+      norm_backward(ex, {.dy = dy.on(ex),
+                         .x = x.on(ex),
+                         .gamma = gamma.on(ex),
+                         .mean = mean.on(ex),
+                         .rstd = rstd.on(ex),
+                         .residual = {},
+                         .more_dy = more.on(ex),
+                         .dx = dx.on(ex),
+                         .gamma_grad = gamma_grad.on(ex),
+                         .beta_grad = beta_grad.on(ex),
+                         .bias_grad = bias_grad.on(ex)});
+      norm_backward(ex, {.dy = dy.on(ex),
+                         .x = x.on(ex),
+                         .gamma = gamma.on(ex),
+                         .rstd = rms.on(ex),
+                         .residual = {},
+                         .more_dy = more.on(ex),
+                         .dx = dx_rms.on(ex),
+                         .gamma_grad = gamma_grad_rms.on(ex)});
+    });
+    expect_same(dx, "dx of a layer norm");
+    expect_same(dx_rms, "dx of an RMS norm");
+    expect_close(gamma_grad, "gamma_grad of a layer norm", 1e-5);
+    expect_close(beta_grad, "beta_grad", 1e-5);
+    expect_close(gamma_grad_rms, "gamma_grad of an RMS norm", 1e-5);
+    expect_close(bias_grad, "bias_grad, of rounded numbers", GetParam().once);
     t().release();
   }
 }

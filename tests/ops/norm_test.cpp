@@ -121,6 +121,49 @@ TEST_P(LayerNormTest, BackwardEqualsDifferences) {
   }
 }
 
+/// A gradient that comes as a sum of two is that of the sum, over dy too.
+TEST_P(LayerNormTest, BackwardTakesAGradientOfTwoParts) {
+  for (const NormKind kind : {NormKind::layer, NormKind::rms}) {
+    for (const auto [rows, columns] : kNormSizes) {
+      const bool is_layer = kind == NormKind::layer;
+      const Shape shape{rows, columns};
+      const Values dy = random_values(rows * columns, 1), more = random_values(rows * columns, 2);
+      const Tensor x = put(shape, random_values(rows * columns, 3)), gamma = put({columns}, random_values(columns, 4)),
+                   rstd = put({rows}, random_values(rows, 5)), mean = put({rows}, random_values(rows, 6));
+      struct Results {
+        Values dx, gamma, beta, bias;
+      };
+      const auto backward = [&](const Tensor& first, const Tensor& second, const Tensor& dx) {
+        const Tensor of_gamma = put({columns}, random_values(columns, 7)),
+                     of_beta = put({columns}, random_values(columns, 8)),
+                     of_bias = put({columns}, random_values(columns, 9));
+        norm_backward(ex_, {.dy = first,
+                            .x = x,
+                            .gamma = gamma,
+                            .mean = is_layer ? mean : Tensor(),
+                            .rstd = rstd,
+                            .residual = {},
+                            .more_dy = second,
+                            .dx = dx,
+                            .gamma_grad = of_gamma,
+                            .beta_grad = is_layer ? of_beta : Tensor(),
+                            .bias_grad = of_bias});
+        return Results{values_of(dx), values_of(of_gamma), values_of(of_beta), values_of(of_bias)};
+      };
+      const Tensor sum = empty(shape), in_place = put(shape, dy);
+      add(ex_, put(shape, dy), put(shape, more), sum);
+      const Results want = backward(sum, {}, empty(shape));
+      for (const Results& got :
+           {backward(put(shape, dy), put(shape, more), empty(shape)), backward(in_place, put(shape, more), in_place)}) {
+        EXPECT_EQ(got.dx, want.dx) << rows << " x " << columns;
+        EXPECT_EQ(got.gamma, want.gamma);
+        EXPECT_EQ(got.beta, want.beta);
+        EXPECT_EQ(got.bias, want.bias);
+      }
+    }
+  }
+}
+
 TEST_P(LayerNormTest, ResidualFormEqualsItsParts) {
   for (const auto [rows, columns] : kNormSizes) {
     const Tensor x = put({rows, columns}, random_values(rows * columns, 1)),
@@ -266,6 +309,21 @@ TEST_P(LayerNormTest, NamesTheArgumentThatDoesNotFit) {
                               {"gamma_grad", &Backward::gamma_grad},
                               {"beta_grad", &Backward::beta_grad},
                               {"bias_grad", &Backward::bias_grad}});
+  const Backward of_two{.dy = x,
+                        .x = x,
+                        .gamma = h,
+                        .mean = t,
+                        .rstd = t,
+                        .residual = {},
+                        .more_dy = x,
+                        .dx = x,
+                        .gamma_grad = h,
+                        .beta_grad = h};
+  expect_every_shape_checked(ex_, norm_backward, "norm_backward", of_two, {{"more_dy", &Backward::more_dy}});
+  Backward both = of_two;
+  both.residual = x;
+  EXPECT_EQ(error_text([&] { norm_backward(ex_, both); }),
+            "[norm_backward] more_dy, residual: at most one of them can be given");
 }
 
 TEST_P(LayerNormTest, HasAMeanAndBetaOrIsAnRmsNorm) {

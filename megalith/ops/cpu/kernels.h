@@ -71,11 +71,21 @@ struct NormKernels {
   /// gamma_sum, beta_sum [columns] += over the rows, top to bottom.
   void (*weight_backward)(const T* dy, const T* x, const Arithmetic<T>* mean, const Arithmetic<T>* rstd, Index rows,
                           Index columns, Arithmetic<T>* gamma_sum, Arithmetic<T>* beta_sum);
+  /// backward() and weight_backward() where the gradient of y is dy + more.
+  void (*backward_of_sum)(const T* dy, const T* more, const T* x, const T* gamma, T* dx, Index n, Arithmetic<T> mean,
+                          Arithmetic<T> rstd);
+  void (*weight_backward_of_sum)(const T* dy, const T* more, const T* x, const Arithmetic<T>* mean,
+                                 const Arithmetic<T>* rstd, Index rows, Index columns, Arithmetic<T>* gamma_sum,
+                                 Arithmetic<T>* beta_sum);
   // The same for RMS norms, which have no mean and no beta.
   void (*rms_forward)(const T* x, const T* gamma, T* y, Index n, double eps, Arithmetic<T>* rstd);
   void (*rms_backward)(const T* dy, const T* x, const T* gamma, const T* residual, T* dx, Index n, Arithmetic<T> rstd);
   void (*rms_weight_backward)(const T* dy, const T* x, const Arithmetic<T>* rstd, Index rows, Index columns,
                               Arithmetic<T>* gamma_sum);
+  void (*rms_backward_of_sum)(const T* dy, const T* more, const T* x, const T* gamma, T* dx, Index n,
+                              Arithmetic<T> rstd);
+  void (*rms_weight_backward_of_sum)(const T* dy, const T* more, const T* x, const Arithmetic<T>* rstd, Index rows,
+                                     Index columns, Arithmetic<T>* gamma_sum);
   // Parts of RMS norms for rows in which rstd and the mean of g xhat, g = dy gamma, cover more than the n elements.
   /// y = x rstd gamma
   void (*rms_apply)(const T* x, const T* gamma, T* y, Index n, Arithmetic<T> rstd);

@@ -70,8 +70,42 @@ void residual_norm(const ResidualNorm& args) {
   norm_forward({args.sum, args.gamma, args.beta, args.y, args.mean, args.rstd, args.eps});
 }
 
+namespace {
+
+/// norm_backward() where the gradient of y is a sum of two.
+template <class T>
+void backward_of_sum(const NormBackward& args, const Tensor& parts) {
+  using A = Arithmetic<T>;
+  const Index hidden = args.x.dim(1);
+  const T *dy = args.dy.data<T>(), *more = args.more_dy.data<T>(), *x = args.x.data<T>();
+  const T* gamma = args.gamma.data<T>();
+  const A *mean = at_or_null<A>(args.mean, 0), *rstd = args.rstd.data<A>();
+  const NormKernels<T>& norm = kernels<T>().norm;
+  sum_weight_grads<T>(args.x, parts, {args.gamma_grad, args.beta_grad}, [&](Index r, Index count, A* part) {
+    const Index at = r * hidden;
+    if (args.mean)
+      norm.weight_backward_of_sum(dy + at, more + at, x + at, mean + r, rstd + r, count, hidden, part, part + hidden);
+    else
+      norm.rms_weight_backward_of_sum(dy + at, more + at, x + at, rstd + r, count, hidden, part);
+  });
+  T* dx = args.dx.data<T>();
+  for_rows(args.x, [&](Index r, Index at) {
+    if (args.mean)
+      norm.backward_of_sum(dy + at, more + at, x + at, gamma, dx + at, hidden, mean[r], rstd[r]);
+    else
+      norm.rms_backward_of_sum(dy + at, more + at, x + at, gamma, dx + at, hidden, rstd[r]);
+  });
+}
+
+}  // namespace
+
 /// It computes the gradients of the weights first, because dx may take dy's place.
 void norm_backward(const NormBackward& args, const Tensor& parts) {
+  if (args.more_dy) {
+    dispatch_float(args.x.dtype(), "norm_backward", [&]<class T>() { backward_of_sum<T>(args, parts); });
+    if (args.bias_grad) bias_backward(args.dx, args.bias_grad, parts);
+    return;
+  }
   dispatch_float(args.x.dtype(), "norm_backward", [&]<class T>() {
     using A = Arithmetic<T>;
     const Index hidden = args.x.dim(1);

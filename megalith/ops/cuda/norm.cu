@@ -179,10 +179,13 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
 
 // ---- Backward ----
 
+/// What a third tensor is: a gradient that flows past the norm and is added to dx, or a part of y's gradient.
+enum class Third { residual, more_dy };
+
 /// The mean is null for RMS norms.
 template <class T>
 struct BackwardTensors {
-  const T *dy, *x, *residual;  // without a residual: dy, not used
+  const T *dy, *x, *third;  // without a third: dy, not used
   const T* gamma;
   const float *mean, *rstd;
   T* dx;
@@ -193,7 +196,7 @@ struct BackwardTensors {
 /// kRows rows in flight. Rows past the last repeat the last.
 template <Norm kNorm, class T, int N, int kVectors, int kRows>
 struct BackwardRows {
-  Slice<T, N, kVectors> dy[kRows], x[kRows], residual[kRows];
+  Slice<T, N, kVectors> dy[kRows], x[kRows], third[kRows];
   float mean[kRows], rstd[kRows];
 
   __device__ BackwardRows(const BackwardTensors<T>& in, Span<N, kVectors> span, Index first, Index end) {
@@ -202,12 +205,20 @@ struct BackwardRows {
       const Index row = min(first + r, end - 1);
       dy[r] = span.load(in.dy, row);
       x[r] = span.load(in.x, row);
-      residual[r] = span.load(in.residual, row);
+      third[r] = span.load(in.third, row);
       mean[r] = kNorm == Norm::layer ? in.mean[row] : 0.0f;
       rstd[r] = in.rstd[row];
     }
   }
 };
+
+/// The gradient of y of a vector.
+template <Third kThird, class Rows>
+__device__ auto gradient_of(const Rows& rows, int r, int v) {
+  auto dy = unpack(rows.dy[r].at[v]);
+  if constexpr (kThird == Third::more_dy) dy = Plus{}(dy, unpack(rows.third[r].at[v]));
+  return dy;
+}
 
 /// dx = rstd (g - mean(g) - xhat mean(g xhat)) + residual, g = dy gamma. A block takes one part of the rows, kRows at a
 /// time, while the next ones are being loaded. It sums dgamma and dbeta over the part in registers, and the stored dx
@@ -221,7 +232,7 @@ struct BackwardRows {
 ///
 /// Roundings are explicit. Left to the compiler, the first of kRows rows got other roundings than the second, whose
 /// arithmetic is conditional. So a row's gradient depended on its place.
-template <Norm kNorm, class T, int N, int kVectors, int kThreads, bool kSumsDx>
+template <Norm kNorm, Third kThird, class T, int N, int kVectors, int kThreads, bool kSumsDx>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const BackwardTensors<T> tensors, Index rows, Index hidden, Index rows_per_part) {
   constexpr int kRows = rows_in_flight<T, N, kVectors, kThreads, 32>();
@@ -246,7 +257,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (!span.has(v)) break;
-        const Values<float, N> dy = unpack(current.dy[r].at[v]), x = unpack(current.x[r].at[v]);
+        const Values<float, N> dy = gradient_of<kThird>(current, r, v), x = unpack(current.x[r].at[v]);
         const Values<float, N> weight = unpack(gamma.at[v]);
 #pragma unroll
         for (int i = 0; i < N; ++i) {
@@ -270,8 +281,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       Slice<T, N, kVectors> dx;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        Values<float, N> dy = unpack(current.dy[r].at[v]);
-        const Values<float, N> x = unpack(current.x[r].at[v]), residual = unpack(current.residual[r].at[v]);
+        Values<float, N> dy = gradient_of<kThird>(current, r, v);
+        const Values<float, N> x = unpack(current.x[r].at[v]), residual = unpack(current.third[r].at[v]);
         const Values<float, N> weight = unpack(gamma.at[v]);
 #pragma unroll
         for (int i = 0; i < N; ++i) {
@@ -279,7 +290,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           const float g = kNorm == Norm::layer ? __fmaf_rn(dy[i], weight[i], -g_mean) : __fmul_rn(dy[i], weight[i]);
           const float centred = __fmaf_rn(-xhat, g_xhat_mean, g);
           const float gradient = __fmul_rn(centred, current.rstd[r]);
-          dy[i] = tensors.has_residual ? __fadd_rn(residual[i], gradient) : gradient;
+          dy[i] = kThird == Third::residual && tensors.has_residual ? __fadd_rn(residual[i], gradient) : gradient;
         }
         dx.at[v] = pack<T>(dy);
         if constexpr (kSumsDx) dx_sum[v] = Plus{}(dx_sum[v], unpack(dx.at[v]));
@@ -351,17 +362,18 @@ ForwardOutputs<T> outputs_of(const Args& args) {
 }
 
 /// Everything but the sums of the parts. Returns true when the parts have dx's sums.
-template <Norm kNorm>
+template <Norm kNorm, Third kThird>
 bool run_backward(Stream stream, const NormBackward& args, const Tensor& parts) {
   const Index rows = args.x.dim(0), hidden = args.x.dim(1);
   const RowParts cut = cut_rows(rows);
-  const Tensor& residual = args.residual ? args.residual : args.dy;
-  const bool aligned = are_aligned({args.dy.raw(), args.x.raw(), args.gamma.raw(), residual.raw(), args.dx.raw()});
+  const Tensor& given = kThird == Third::more_dy ? args.more_dy : args.residual;
+  const Tensor& third = given ? given : args.dy;
+  const bool aligned = are_aligned({args.dy.raw(), args.x.raw(), args.gamma.raw(), third.raw(), args.dx.raw()});
   bool sums_dx = false;
   dispatch_element(args.x.dtype(), [&]<class T>() {
     const BackwardTensors<T> tensors{.dy = pointer<const T>(args.dy),
                                      .x = pointer<const T>(args.x),
-                                     .residual = pointer<const T>(residual),
+                                     .third = pointer<const T>(third),
                                      .gamma = pointer<const T>(args.gamma),
                                      .mean = pointer<const float>(args.mean),
                                      .rstd = pointer<const float>(args.rstd),
@@ -376,9 +388,9 @@ bool run_backward(Stream stream, const NormBackward& args, const Tensor& parts) 
       // on an H200, without it 644.
       if constexpr (N * kVectors <= 8) sums_dx = static_cast<bool>(args.bias_grad);
       if (sums_dx)
-        run(backward_kernel<kNorm, T, N, kVectors, kThreads, N * kVectors <= 8>);
+        run(backward_kernel<kNorm, kThird, T, N, kVectors, kThreads, N * kVectors <= 8>);
       else
-        run(backward_kernel<kNorm, T, N, kVectors, kThreads, false>);
+        run(backward_kernel<kNorm, kThird, T, N, kVectors, kThreads, false>);
     });
   });
   return sums_dx;
@@ -415,7 +427,10 @@ void residual_norm(Stream stream, const ResidualNorm& args) {
 void norm_backward(Stream stream, const NormBackward& args, const Tensor& parts) {
   const Index count = row_parts(args.x.dim(0)), hidden = args.x.dim(1);
   bool sums_dx = false;
-  dispatch_norm(args.mean, [&]<Norm kNorm>() { sums_dx = run_backward<kNorm>(stream, args, parts); });
+  dispatch_norm(args.mean, [&]<Norm kNorm>() {
+    sums_dx = args.more_dy ? run_backward<kNorm, Third::more_dy>(stream, args, parts)
+                           : run_backward<kNorm, Third::residual>(stream, args, parts);
+  });
   add_parts(stream, pointer<float>(parts), count, hidden,
             {pointer<float>(args.gamma_grad), pointer<float>(args.beta_grad),
              sums_dx ? pointer<float>(args.bias_grad) : nullptr});
