@@ -40,6 +40,8 @@ inline constexpr auto kNamesOf<nn::RecomputeMethod> = nn::kRecomputeMethodNames;
 template <>
 inline constexpr auto kNamesOf<nn::NormKind> = nn::kNormKindNames;
 template <>
+inline constexpr auto kNamesOf<nn::NormPlacement> = nn::kNormPlacementNames;
+template <>
 inline constexpr auto kNamesOf<nn::PositionKind> = nn::kPositionKindNames;
 template <>
 inline constexpr auto kNamesOf<nn::QkNorm> = nn::kQkNormNames;

@@ -57,7 +57,7 @@ bool has_several_gpus(const RunPlan& plan, const RunConfig&) {
 bool rounds_gelu_otherwise(const RunPlan& plan, const RunConfig& saved) {
   const std::vector<std::string> were = saved.recompute.modules.value_or(std::vector<std::string>{});
   const std::string_view gelu = name(nn::RecomputeModule::gelu);
-  return plan.model.has_mlps() && plan.model.activation == nn::Activation::gelu &&
+  return plan.model.has_mlps() && plan.model.activation != nn::Activation::swiglu &&
          size_of(plan.train.policy().compute) == 2 &&
          plan.recompute.names(nn::RecomputeModule::gelu) != (std::ranges::find(were, gelu) != were.end());
 }
@@ -99,6 +99,11 @@ std::vector<Key> make_keys() {
       {"model.norm_eps", at([](auto& c) -> auto& { return c.model.norm_eps; }), words("`1e-05`"), above(0), must_match,
        not_differ, "added to the mean square of a norm's row",
        [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.norm_eps != 1e-5; }},
+      {"model.norm_placement", at([](auto& c) -> auto& { return c.model.norm_placement; }), words("`pre`"),
+       one_of(kNamesOf<nn::NormPlacement>), must_match, not_differ,
+       "norms before each sublayer, and one at the end (`pre`), or after each residual sum, and one after the "
+       "embeddings (`post`, as in the first BERT); `post` not with experts",
+       [](const RunPlan& plan) { return plan.model.is_post_norm(); }},
       {"model.position", at([](auto& c) -> auto& { return c.model.position; }), words("`learned`, of `llama` `rope`"),
        one_of(kNamesOf<nn::PositionKind>), must_match, not_differ,
        "a table of positions, or rotations of queries and keys (`rope`)",
@@ -127,7 +132,9 @@ std::vector<Key> make_keys() {
        [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.qk_norm != nn::QkNorm::none; }},
       {"model.activation", at([](auto& c) -> auto& { return c.model.activation; }),
        words("`gelu`, of `llama` `swiglu`"), one_of(kNamesOf<nn::Activation>), must_match, not_differ,
-       "of MLPs: GELU in its tanh form, or `swiglu`, whose first GEMM makes gate and up",
+       "of MLPs: GELU in its tanh form, `swiglu`, whose first GEMM makes gate and up, or `gelu_erf`: GELU with the "
+       "error "
+       "function, not with experts",
        [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.activation != nn::Activation::gelu; }},
       {"model.bias",
        at(

@@ -19,7 +19,7 @@ struct RunConfig {
     std::optional<Index> num_kv_heads, head_dim, rope_original_seq_len;
     std::optional<double> dropout, attention_dropout, embedding_dropout;
     std::optional<double> norm_eps, rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
-    std::optional<std::string> norm, position, rope_scaling, qk_norm, activation, bias;
+    std::optional<std::string> norm, norm_placement, position, rope_scaling, qk_norm, activation, bias;
     std::optional<bool> tied;
   } model;
   struct Moe {

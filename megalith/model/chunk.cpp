@@ -29,7 +29,7 @@ nn::SublayerStack make_layers(const ModelSpec& model, const grid::LayerRange& la
       entries.push_back(nn::make_entry(sublayers[k], options, groups, params));
     }
   }
-  return {groups.tp, std::move(entries), config.recompute};
+  return {groups.tp, std::move(entries), config.recompute, model.stream.norm_placement};
 }
 
 nn::VocabShard vocab_shard(const ModelSpec& model, const nn::TensorParallel& tp) {
@@ -76,11 +76,12 @@ std::vector<ParamSpec> declare_model(const ModelSpec& model, const std::vector<C
       specs.push_back(table);
       if (const Index positions = model.embedding.num_positions; positions > 0)
         specs.push_back(nn::replicated(kPositionTable, {positions, hidden_size}, tp.group(), Init::normal, init_std));
+      if (model.embedding.norm) nn::Norm::declare(specs, *model.embedding.norm, hidden_size, tp);
     }
     for (const nn::SublayerSpec& spec : model.of_layers(chunk.layers.begin, chunk.layers.end))
       nn::declare(specs, spec, model.stream, groups);
     if (chunk.head) {
-      nn::Norm::declare(specs, model.head.norm, hidden_size, tp);
+      if (model.head.norm) nn::Norm::declare(specs, *model.head.norm, hidden_size, tp);
       if (!tied || !embeds) specs.push_back(head);
     }
   }
@@ -103,12 +104,18 @@ Chunk::Chunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGro
       hidden_size_(model.stream.hidden_size),
       dtype_(params.policy().compute),
       layers_(make_layers(model, range.layers, groups, params, config)) {
+  const auto norm = [&](const std::optional<nn::NormSpec>& spec) {
+    return spec ? std::optional(nn::Norm(*spec, params)) : std::nullopt;
+  };
   if (range.embedding) {
-    embedding_.emplace(vocab_shard(model, tp_), tp_, params.at(kTokenTable), params.find(kPositionTable),
-                       nn::DropoutSite{model.embedding.dropout, config.seed, 0});
+    embedding_.emplace(vocab_shard(model, tp_), tp_,
+                       nn::VocabParallelEmbedding::Parts{.table = params.at(kTokenTable),
+                                                         .position = params.find(kPositionTable),
+                                                         .dropout = {model.embedding.dropout, config.seed, 0},
+                                                         .norm = norm(model.embedding.norm)});
   }
   if (range.head) {
-    head_ = std::make_unique<nn::LmHead>(vocab_shard(model, tp_), tp_, nn::Norm(model.head.norm, params),
+    head_ = std::make_unique<nn::LmHead>(vocab_shard(model, tp_), tp_, norm(model.head.norm),
                                          params.at(model.head.tying == Tying::tied ? kTokenTable : kHeadTable));
   }
 }
@@ -131,7 +138,7 @@ Tensor Chunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Te
   if (embedding_) {
     traffic.layer_needed(ex, kOutsideLayers);
     x = output && !has_layers ? output : boundary(ex, inputs);
-    embedding_->forward(ex, inputs.microbatch, inputs.batch.tokens, x);
+    embedding_->forward(ex, inputs.microbatch, inputs.batch.tokens, x, saved.embedding);
   } else if (output && !has_layers) {
     ops::copy(ex, input, output);
     x = output;
@@ -202,7 +209,7 @@ void Chunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, 
   }
   ex.set_layer(kOutsideLayers);
   if (embedding_) {
-    embedding_->backward_weight(ex, inputs.microbatch, inputs.batch.tokens, dx);
+    embedding_->backward_weight(ex, inputs.microbatch, inputs.batch.tokens, dx, saved.embedding);
   } else if (!has_layers && !head_) {
     ops::copy(ex, output_grad, input_grad);
   } else if (has_layers && has_fixed_buffers()) {

@@ -52,6 +52,7 @@ class Chunk {
     Tensor input = {}, output = {};
   };
   struct Saved {
+    nn::VocabParallelEmbedding::Saved embedding;
     nn::SublayerStack::Saved layers;
     std::unique_ptr<nn::Head::Saved> head;                                     ///< null without the head
     void take_host_memory(Device device) { layers.take_host_memory(device); }  ///< nn::Sublayer::Saved
@@ -61,7 +62,7 @@ class Chunk {
         const ChunkConfig& config);
 
   /// A Saved with room for every layer, so that filling it allocates nothing.
-  Saved make_saved() const { return {layers_.make_saved(), head_ ? head_->make_saved() : nullptr}; }
+  Saved make_saved() const { return {{}, layers_.make_saved(), head_ ? head_->make_saved() : nullptr}; }
   /// For decoding: memory for the keys and values that passes with `saved` add to and attend to.
   void take_caches(const nn::TakeKvCache& take, Saved& saved) const { layers_.take_caches(take, saved.layers); }
 

@@ -190,6 +190,10 @@ Index padded_vocab_size(Index vocab_size, int tp) { return round_up(vocab_size, 
 
 void check(const ModelConfig& m, int tp, Problems& out) {
   check_heads(m, tp, out);
+  out.require(!m.is_post_norm() || !m.moe.has_experts(), "model.norm_placement", "post",
+              "layers with experts have their norms before; use pre, or leave out section [moe]");
+  out.require(m.activation != nn::Activation::gelu_erf || !m.moe.has_experts(), "model.activation", "gelu_erf",
+              "experts have gelu or swiglu; use one of them, or leave out section [moe]");
   if (m.rope_scaling == ops::RopeScaling::llama3) {
     out.require(m.rope_low_freq_factor < m.rope_high_freq_factor, "model.rope_low_freq_factor", m.rope_low_freq_factor,
                 str("must be below model.rope_high_freq_factor = ", m.rope_high_freq_factor));

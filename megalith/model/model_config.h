@@ -26,6 +26,7 @@ struct ModelConfig {
   double dropout = 0.1, attention_dropout = 0.1, embedding_dropout = 0.1;
   nn::NormKind norm = nn::NormKind::layer;
   double norm_eps = 1e-5;
+  nn::NormPlacement norm_placement = nn::NormPlacement::pre;
   nn::PositionKind position = nn::PositionKind::learned;
   double rope_theta = 10000;
   ops::RopeScaling rope_scaling = ops::RopeScaling::none;
@@ -40,6 +41,7 @@ struct ModelConfig {
 
   Index kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
   Index head_width() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }
+  bool is_post_norm() const { return norm_placement == nn::NormPlacement::post; }
   bool has_rope() const { return position == nn::PositionKind::rope; }
   ops::RopeFrequencies rope_frequencies() const;
   /// Numbers of the MoE layers.

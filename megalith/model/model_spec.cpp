@@ -50,16 +50,19 @@ ModelSpec model_spec(const ModelConfig& m, std::span<const grid::LayerRange> lay
                                   .qk_norm = m.qk_norm,
                                   .activation = m.activation,
                                   .biases = m.biases};
+  const auto norm_named = [&](const char* name) { return std::optional(nn::NormSpec{name, m.norm_eps, m.norm}); };
   ModelSpec spec{.stream = {.hidden_size = m.hidden_size,
                             .init_std = kInitStd,
-                            .residual_init_std = kInitStd / std::sqrt(2.0 * static_cast<double>(m.num_layers))},
+                            .residual_init_std = kInitStd / std::sqrt(2.0 * static_cast<double>(m.num_layers)),
+                            .norm_placement = m.norm_placement},
                  .seq_len = m.seq_len,
                  .embedding = {.vocab_size = m.vocab_size,
                                .padded_vocab_size = m.padded_vocab_size,
                                .num_positions = m.has_rope() ? 0 : m.seq_len,
-                               .dropout = m.embedding_dropout},
+                               .dropout = m.embedding_dropout,
+                               .norm = m.is_post_norm() ? norm_named("embedding.norm") : std::nullopt},
                  .sublayers = {},
-                 .head = {.norm = {"final_norm", m.norm_eps, m.norm}, .tying = m.tying},
+                 .head = {.norm = m.is_post_norm() ? std::nullopt : norm_named("final_norm"), .tying = m.tying},
                  .rope = {}};
   if (m.has_rope()) spec.rope = m.rope_frequencies();
   const auto is_held = [&](Index layer) {

@@ -16,11 +16,12 @@ struct EmbeddingSpec {
   Index vocab_size = 0, padded_vocab_size = 0;  ///< padded: rows of the token table
   Index num_positions = 0;                      ///< 0: no position table
   double dropout = 0;
+  std::optional<nn::NormSpec> norm = {};  ///< after the sum, before the dropout
 };
 
-/// The end of a model: final norm, then logits against a table.
+/// The end of a model: final norm, unless layers end with one, then logits against a table.
 struct HeadSpec {
-  nn::NormSpec norm;
+  std::optional<nn::NormSpec> norm;
   Tying tying = Tying::tied;
 };
 /// The losses of a model, on every rank: those of its head.

@@ -21,7 +21,8 @@ struct GptLayerConfig {
   std::optional<MoeSpec> experts = {};  ///< in place of the MLP
 };
 
-/// A pre-norm layer:  a = x + drop(attention(norm1(x)));  y = a + drop(mlp(norm2(a))).  `name`: prefix of its
+/// A layer:  a = x + drop(attention(norm1(x)));  y = a + drop(mlp(norm2(a))).  Or with StreamSpec::norm_placement =
+/// post:  a = norm1(x + drop(attention(x)));  y = norm2(a + drop(mlp(a))).  `name`: prefix of its
 /// parameters; `number`: of the model, its dropouts' random sites follow from it.
 /// Sources: Radford et al. 2019 (GPT-2); Shoeybi et al. 2019, arXiv:1909.08053, section 3; Touvron et al. 2023,
 /// arXiv:2302.13971, section 2.2 (Llama).

@@ -42,12 +42,13 @@ void ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const S
                    .sm_margin = margin_for(sub_batch.count > 1)});
 }
 
-void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, Tensor& z, Tensor& y,
+void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, const GeluResults& results,
                                         const SubBatch& sub_batch) const {
+  const auto& [z, y, form] = results;
   if (bias_ == nullptr) {
     forward(ex, x, z, sub_batch);
     sub_batch.make(ex, y, z.shape(), z.dtype());
-    return ops::gelu(ex, {.z = sub_batch.of(z), .y = sub_batch.of(y)});
+    return ops::gelu(ex, {.z = sub_batch.of(z), .y = sub_batch.of(y), .form = form});
   }
   sub_batch.make(ex, z, {x.dim(0) * sub_batch.count, weight_.value.dim(0)}, x.dtype());
   sub_batch.make(ex, y, z.shape(), x.dtype());
@@ -56,6 +57,7 @@ void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, Tensor& z, Te
                         .bias = bias(),
                         .z = sub_batch.of(z),
                         .y = sub_batch.of(y),
+                        .form = form,
                         .sm_margin = margin_for(sub_batch.count > 1)});
 }
 
@@ -86,17 +88,19 @@ void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor&
   ops::matmul(ex, {.a = dy, .b = weight_.value, .c = dx, .sm_margin = margin_for(tp_.is_sequence_parallel())});
 }
 
-void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
+void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const GeluGradient& gelu,
                                             const Tensor& bias_grad) const {
+  const auto& [z, dz, form] = gelu;
   if (!bias_grad) {
     backward_input(ex, dy, dz);
-    return ops::gelu_backward(ex, {.z = z, .dy = dz, .dz = dz});
+    return ops::gelu_backward(ex, {.z = z, .dy = dz, .dz = dz, .form = form});
   }
   ops::matmul_gelu_backward(ex, {.dy = dy,
                                  .w = weight_.value,
                                  .z = z,
                                  .dz = dz,
                                  .bias_grad = bias_grad,
+                                 .form = form,
                                  .sm_margin = margin_for(tp_.is_sequence_parallel())});
 }
 

@@ -45,7 +45,11 @@ class ColumnParallelLinear {
   /// x [T/count, in], of the sub-microbatch -> its rows of y [T, out/tp]. The first sub-microbatch makes y.
   void forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const;
   /// The same followed by GELU, in one op: y = gelu(z), both [T, out/tp]. The backward pass of GELU reads z.
-  void forward_gelu(Exec& ex, const Tensor& x, Tensor& z, Tensor& y, const SubBatch& sub_batch) const;
+  struct GeluResults {
+    Tensor &z, &y;
+    ops::GeluForm form = ops::GeluForm::tanh;
+  };
+  void forward_gelu(Exec& ex, const Tensor& x, const GeluResults& results, const SubBatch& sub_batch) const;
 
   /// x [O, in] -> [T, in], for backward_weight. With sequence parallelism it is gathered again, because only the shares
   /// were kept.
@@ -91,8 +95,11 @@ class RowParallelLinear {
   void backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
   /// The same and back through the gelu that made x from z, in one op: overwrites dz [T, in/tp] and adds the sum of its
   /// rows to bias_grad [in/tp], the bias of the layer before; undefined where that has none.
-  void backward_input_gelu(Exec& ex, const Tensor& dy, const Tensor& z, const Tensor& dz,
-                           const Tensor& bias_grad) const;
+  struct GeluGradient {
+    Tensor z, dz;
+    ops::GeluForm form = ops::GeluForm::tanh;
+  };
+  void backward_input_gelu(Exec& ex, const Tensor& dy, const GeluGradient& gelu, const Tensor& bias_grad) const;
   /// Adds to the weight gradient; Write::overwrite replaces it. Also adds to the gradient of the bias, over all rows,
   /// unless that has been done. x [T, in/tp].
   void backward_weight(Exec& ex, const BackwardInRegion& gathered, const Tensor& x, ops::Write write) const;

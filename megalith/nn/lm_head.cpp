@@ -7,7 +7,7 @@ namespace megalith::nn {
 
 Tensor LmHead::outputs(Exec& ex, const Tensor& x, Saved& saved) const {
   State& state = own(saved);
-  state.normed = norm_.forward(ex, x, state.norm);
+  state.normed = norm_ ? norm_->forward(ex, x, state.norm) : x;
   TensorParallel::InRegion in_region = tp_.to_region(ex, state.normed, kWholeMicrobatch);
   Tensor logits = ex.tensor({in_region.x.dim(0), table_.value.dim(0)}, x.dtype());
   in_region.messages.wait(ex);
@@ -33,7 +33,7 @@ void LmHead::backward(Exec& ex, const Microbatch& microbatch, const HeadInputs& 
                       const GradWithBias& dx) const {
   State& state = own(saved);
   const Tensor d_logits = cross_entropy_.backward(ex, microbatch, inputs.targets, state.loss);
-  const Tensor d_normed = ex.tensor_like(state.normed);
+  const Tensor d_normed = norm_ ? ex.tensor_like(state.normed) : dx.grad;
   TensorParallel::InRegion in_region = tp_.to_region(ex, state.normed, kWholeMicrobatch);
   const Tensor sums = tp_.region_sums(ex, d_normed);
   ops::matmul(ex, {.a = d_logits, .b = table_.value, .c = sums});
@@ -45,7 +45,7 @@ void LmHead::backward(Exec& ex, const Microbatch& microbatch, const HeadInputs& 
                    .transpose_a = ops::Transpose::yes,
                    .write = microbatch.weight_grads});
   left.wait(ex);
-  norm_.backward(ex, d_normed, state.norm, {}, dx);
+  if (norm_) norm_->backward(ex, d_normed, state.norm, {}, dx);
 }
 
 }  // namespace megalith::nn

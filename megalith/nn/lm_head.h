@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <optional>
 
 #include "megalith/nn/head.h"
 #include "megalith/nn/norm.h"
@@ -8,14 +9,15 @@
 
 namespace megalith::nn {
 
-/// The end of a language model: final norm, logits against a table (the token table, where they are tied), loss.
-/// x [O, H] -> logits [T, V/tp] -> loss [T], with O = T or its share outside a region (TensorParallel). The logits are
-/// a region; with sequence parallelism backward gathers its rows again for the table's gradient.
+/// The end of a language model: final norm (of pre-norm layers), logits against a table (the token table, where they
+/// are tied), loss. x [O, H] -> logits [T, V/tp] -> loss [T], with O = T or its share outside a region
+/// (TensorParallel). The logits are a region; with sequence parallelism backward gathers its rows again for the table's
+/// gradient.
 class LmHead final : public Head {
  public:
   static constexpr std::array kLosses{LossSpec{"loss"}};
 
-  LmHead(const VocabShard& vocab, const TensorParallel& tp, Norm norm, Param& table)
+  LmHead(const VocabShard& vocab, const TensorParallel& tp, std::optional<Norm> norm, Param& table)
       : vocab_(vocab), tp_(tp), norm_(std::move(norm)), table_(table), cross_entropy_(vocab, tp.group()) {}
 
   std::unique_ptr<Head::Saved> make_saved() const override { return std::make_unique<State>(); }
@@ -38,7 +40,7 @@ class LmHead final : public Head {
 
   VocabShard vocab_;
   TensorParallel tp_;
-  Norm norm_;
+  std::optional<Norm> norm_;
   Param& table_;  // [V/tp, H]
   VocabParallelCrossEntropy cross_entropy_;
 };

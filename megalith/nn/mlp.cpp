@@ -16,14 +16,16 @@ void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const 
   if (spec.biases == Biases::all) specs.push_back(replicated(name + ".down.bias", {h}, tp, Init::zeros));
 }
 
-Mlp::Mlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params)
+Mlp::Mlp(const std::string& name, ops::GeluForm gelu, const SublayerOptions& options, const TensorParallel& tp,
+         ParamSet& params)
     : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.find(name + ".up.bias")},
                              {tp, params.at(name + ".down.weight"), params.find(name + ".down.bias")}),
+      gelu_(gelu),
       recomputes_gelu_(options.recompute.has(RecomputeModule::gelu)),
       recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)) {}
 
 void Mlp::first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, MlpState& saved) const {
-  first_.forward_gelu(ex, x, saved.up, saved.activated, microbatch.sub_batch);
+  first_.forward_gelu(ex, x, {saved.up, saved.activated, gelu_}, microbatch.sub_batch);
 }
 
 void Mlp::last_input_grad(Exec& ex, const Microbatch& microbatch, MlpState& saved) const {
@@ -31,11 +33,11 @@ void Mlp::last_input_grad(Exec& ex, const Microbatch& microbatch, MlpState& save
     recompute_first_gemm(ex, microbatch, saved);
   } else if (recomputes_gelu_) {
     saved.activated = ex.tensor_like(saved.up);
-    ops::gelu(ex, {.z = saved.up, .y = saved.activated});
+    ops::gelu(ex, {.z = saved.up, .y = saved.activated, .form = gelu_});
   }
   saved.d_first = ex.tensor_like(saved.up);
   saved.gathered.d_out.messages.wait(ex);
-  last_.backward_input_gelu(ex, saved.gathered.d_out.x, saved.up, saved.d_first, first_.bias_grad());
+  last_.backward_input_gelu(ex, saved.gathered.d_out.x, {saved.up, saved.d_first, gelu_}, first_.bias_grad());
 }
 
 }  // namespace megalith::nn

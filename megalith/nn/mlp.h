@@ -20,7 +20,8 @@ class Mlp final : public TensorParallelSublayer<MlpState> {
   /// Appends the parameters `name`.up.* and `name`.down.*, also those of a GatedMlp, whose `up` has two rows a unit.
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MlpSpec& spec,
                       const StreamSpec& stream, const comm::Group& tp);
-  Mlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params);
+  Mlp(const std::string& name, ops::GeluForm gelu, const SublayerOptions& options, const TensorParallel& tp,
+      ParamSet& params);
 
  private:
   // GELU is part of the ops of both GEMMs, so there is no local work.
@@ -29,6 +30,7 @@ class Mlp final : public TensorParallelSublayer<MlpState> {
   void last_input_grad(Exec& ex, const Microbatch& microbatch, MlpState& saved) const override;
   BiasGrad first_bias_grad() const override { return BiasGrad::added; }
 
+  ops::GeluForm gelu_;
   bool recomputes_gelu_, recomputes_first_gemm_;
 };
 

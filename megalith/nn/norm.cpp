@@ -20,7 +20,10 @@ Norm::Norm(const NormSpec& spec, ParamSet& params)
       eps_(spec.eps) {}
 
 void Norm::make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const SubBatch& sub_batch) const {
-  sub_batch.make(ex, saved.y, shape, dtype);
+  if (saved.out)
+    saved.y = saved.out;
+  else
+    sub_batch.make(ex, saved.y, shape, dtype);
   if (!is_rms()) sub_batch.make(ex, saved.mean, {shape[0]}, statistics_dtype(dtype));
   sub_batch.make(ex, saved.rstd, {shape[0]}, statistics_dtype(dtype));
 }
@@ -55,18 +58,31 @@ Tensor Norm::forward_residual(Exec& ex, const Tensor& x, const Tensor& bias, con
   return saved.y;
 }
 
+ops::NormBackward Norm::backward_args(const Tensor& dy, const Saved& saved, const GradWithBias& dx) const {
+  return {.dy = dy,
+          .x = saved.x,
+          .gamma = gamma_->value,
+          .mean = saved.mean,
+          .rstd = saved.rstd,
+          .residual = {},
+          .dx = dx.grad,
+          .gamma_grad = gamma_->grad,
+          .beta_grad = is_rms() ? Tensor() : beta_->grad,
+          .bias_grad = dx.bias_grad};
+}
+
 void Norm::backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual,
                     const GradWithBias& dx) const {
-  ops::norm_backward(ex, {.dy = dy,
-                          .x = saved.x,
-                          .gamma = gamma_->value,
-                          .mean = saved.mean,
-                          .rstd = saved.rstd,
-                          .residual = residual,
-                          .dx = dx.grad,
-                          .gamma_grad = gamma_->grad,
-                          .beta_grad = is_rms() ? Tensor() : beta_->grad,
-                          .bias_grad = dx.bias_grad});
+  ops::NormBackward args = backward_args(dy, saved, dx);
+  args.residual = residual;
+  ops::norm_backward(ex, args);
+}
+
+void Norm::backward_of_sum(Exec& ex, const Tensor& dy, const Tensor& more_dy, const Saved& saved,
+                           const GradWithBias& dx) const {
+  ops::NormBackward args = backward_args(dy, saved, dx);
+  args.more_dy = more_dy;
+  ops::norm_backward(ex, args);
 }
 
 }  // namespace megalith::nn

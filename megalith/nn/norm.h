@@ -4,6 +4,7 @@
 
 #include "megalith/nn/layer_kinds.h"
 #include "megalith/nn/linear.h"
+#include "megalith/ops/norm.h"
 
 namespace megalith::nn {
 
@@ -21,6 +22,7 @@ class Norm {
   struct Saved {
     Tensor x, mean, rstd;  ///< [T, H], [T] of a layer norm, [T]
     Tensor y;              ///< [T, H], the result
+    Tensor out = {};       ///< the memory for y; undefined: new
   };
   /// Appends name.weight and, of a layer norm, name.bias, the same on all tp ranks.
   static void declare(std::vector<ParamSpec>& specs, const NormSpec& spec, Index hidden_size, const TensorParallel& tp);
@@ -36,7 +38,12 @@ class Norm {
   /// gradients of gain and shift in the same pass, and to dx.bias_grad.
   void backward(Exec& ex, const Tensor& dy, const Saved& saved, const Tensor& residual, const GradWithBias& dx) const;
 
+  /// The same where the gradient of y is dy + more_dy, and none flows past the norm.
+  void backward_of_sum(Exec& ex, const Tensor& dy, const Tensor& more_dy, const Saved& saved,
+                       const GradWithBias& dx) const;
+
  private:
+  ops::NormBackward backward_args(const Tensor& dy, const Saved& saved, const GradWithBias& dx) const;
   void make_results(Exec& ex, const Shape& shape, DType dtype, Saved& saved, const SubBatch& sub_batch) const;
   bool is_rms() const { return beta_ == nullptr; }
 

@@ -1,5 +1,7 @@
 #include "megalith/nn/seam.h"
 
+#include "megalith/ops/elementwise.h"
+
 namespace megalith::nn {
 
 void Seam::forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, const Tensor& residual,
@@ -20,6 +22,16 @@ void Seam::forward(Exec& ex, const Microbatch& microbatch, const Tensor& y, cons
                                       .dropout = dropout});
     }
   });
+}
+
+void Seam::backward(Exec& ex, const Tensor& d_normed, const Tensor& residual, const Saved& saved,
+                    const GradWithBias& dx) const {
+  if (placement_ == NormPlacement::pre)
+    norm_->backward(ex, d_normed, saved, residual, dx);
+  else if (norm_)
+    norm_->backward_of_sum(ex, d_normed, residual, saved, dx);
+  else
+    ops::add(ex, d_normed, residual, dx.grad);
 }
 
 }  // namespace megalith::nn

@@ -28,7 +28,8 @@ std::unique_ptr<Sublayer> make_body(const std::string& name, const AttentionSpec
 std::unique_ptr<Sublayer> make_body(const std::string& name, const MlpSpec& spec, const SublayerOptions& options,
                                     const LayerGroups& groups, ParamSet& params) {
   if (spec.activation == Activation::swiglu) return std::make_unique<GatedMlp>(name, options, groups.tp, params);
-  return std::make_unique<Mlp>(name, options, groups.tp, params);
+  const auto form = spec.activation == Activation::gelu_erf ? ops::GeluForm::erf : ops::GeluForm::tanh;
+  return std::make_unique<Mlp>(name, form, options, groups.tp, params);
 }
 std::unique_ptr<Sublayer> make_body(const std::string& name, const MoeSpec& spec, const SublayerOptions& options,
                                     const LayerGroups& groups, ParamSet& params) {

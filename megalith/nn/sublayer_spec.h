@@ -20,6 +20,7 @@ struct StreamSpec {
   Index hidden_size = 0;
   double init_std = 0.02;
   double residual_init_std = 0.02;  ///< of the weights right before a residual sum: init_std / sqrt(2 layers)
+  NormPlacement norm_placement = NormPlacement::pre;
 };
 
 /// Causal self-attention.
@@ -51,7 +52,8 @@ struct MoeSpec {
 /// The work of a sublayer: one alternative per class of sublayers.
 using SublayerBody = std::variant<AttentionSpec, MlpSpec, MoeSpec>;
 
-/// A sublayer, the norm before it and the dropout after it: r' = r + dropout(sublayer(norm(r))).
+/// A sublayer, its norm and the dropout after it: r' = r + dropout(sublayer(norm(r))), or with
+/// StreamSpec::norm_placement = post r' = norm(r + dropout(sublayer(r))).
 struct SublayerSpec {
   Index layer = 0;   ///< of the model, to which it belongs
   std::string name;  ///< prefix of its parameters

@@ -15,19 +15,22 @@ void run_segment(Exec& ex, const Segment& segment, Index layer, int pass, const 
 
 }  // namespace
 
-SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entries, const RecomputeConfig& recompute)
-    : tp_(tp) {
+SublayerStack::SublayerStack(const TensorParallel& tp, std::vector<Entry> entries, const RecomputeConfig& recompute,
+                             NormPlacement placement)
+    : tp_(tp), placement_(placement) {
   std::vector<SublayerStages> stages;
   std::optional<Seam::Addend> before;
+  std::optional<Norm> norm_before;  // post-norm: of the sublayer before
   for (Entry& entry : entries) {
     const Sublayer& sublayer = *entry.sublayer;
     stages.push_back({entry.layer, sublayer.forward_stages(), sublayer.backward_stages(), entry.captured_end});
-    seams_.emplace_back(tp_, before, entry.norm);
+    seams_.emplace_back(tp_, before, is_post() ? norm_before : entry.norm, placement);
+    norm_before = entry.norm;
     before = {sublayer.out_bias(), entry.dropout};
     layers_.push_back(entry.layer);
     sublayers_.push_back(std::move(entry.sublayer));
   }
-  seams_.emplace_back(tp_, before, std::nullopt);
+  seams_.emplace_back(tp_, before, is_post() ? norm_before : std::nullopt, placement);
   recomputation_ = {recomputed_ranges(recompute), recompute.has(RecomputeModule::norms)};
   segments_ =
       make_segments(stages, {tp_.sub_batches(), tp_.is_sequence_parallel(), tp_.group().size() > 1}, recomputation_);
@@ -85,7 +88,7 @@ Tensor SublayerStack::forward(Exec& ex, const Microbatch& microbatch, const Tens
       run_forward(ex, microbatch, segment.forward, output, saved.first, segment.captured ? nullptr : events);
     });
   }
-  return saved.first.seams.back().x;
+  return seams_.back().stream(saved.first.seams.back());
 }
 
 void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, std::span<const ForwardTurn> turns,
@@ -114,12 +117,13 @@ void SublayerStack::run_forward(Exec& ex, const Microbatch& microbatch, std::spa
 void SublayerStack::run_seam(Exec& ex, const Microbatch& microbatch, std::size_t k, const Tensor& output,
                              Pass& pass) const {
   if (k == 0) return seams_[k].forward(ex, microbatch, {}, {}, pass.seams[k]);
+  const Tensor& residual = seams_[k - 1].stream(pass.seams[k - 1]);
   if (microbatch.sub_batch.index == 0) {
-    const bool closing = k == sublayers_.size();
-    pass.seams[k].x = closing && output ? output : ex.tensor_like(pass.seams[k - 1].x);
+    const Tensor result = k == sublayers_.size() ? output : Tensor();
+    pass.seams[k].x = result && !is_post() ? result : ex.tensor_like(residual);
+    pass.seams[k].out = is_post() ? result : Tensor();
   }
-  seams_[k].forward(ex, microbatch, sublayers_[k - 1]->output(*pass.sublayers[k - 1]), pass.seams[k - 1].x,
-                    pass.seams[k]);
+  seams_[k].forward(ex, microbatch, sublayers_[k - 1]->output(*pass.sublayers[k - 1]), residual, pass.seams[k]);
 }
 
 void SublayerStack::recompute_norm(Exec& ex, const Microbatch& microbatch, std::size_t k, Saved& saved) const {
@@ -139,6 +143,11 @@ void SublayerStack::recompute_range(Exec& ex, const Microbatch& microbatch, std:
 Tensor SublayerStack::backward(Exec& ex, const Microbatch& microbatch, const GradWithBias& dy, const Tensor& dx,
                                Saved& saved, LayerEvents* events, const SegmentGraphs& graphs) const {
   saved.grads.back() = dy;
+  if (is_post()) {
+    saved.grads.back() = {ex.tensor_like(dy.grad), seams_.back().bias_grad()};
+    ex.set_layer(layers_.back());
+    seams_.back().backward_at_end(ex, dy.grad, saved.first.seams.back(), saved.grads.back());
+  }
   for (std::size_t i = segments_.size(); i-- > 0;) {
     const Segment& segment = segments_[i];
     const Index layer = layers_[segment.begin.sublayer];

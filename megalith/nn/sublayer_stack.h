@@ -38,6 +38,10 @@ struct SegmentGraphs {
 /// A gather communicates only with sequence parallelism. Each residual sum is in the seam after its sublayer, fused
 /// with the next norm, also across layers. The backward pass is the mirror image.
 ///
+/// Post-norm (NormPlacement::post): the norm of a sublayer stands after its residual sum, in the same fused op, and its
+/// result is both the next sublayer's input and the stream. So the norms move on by one seam, the first seam has none,
+/// and the closing one has: a = norm1(x + drop(attention(x) + bias)), y = norm2(a + drop(mlp(a) + bias)).
+///
 /// Passes follow the orders of make_segments(). run_forward() and run_backward() are the only loops over them. Const in
 /// forward and backward; what must survive in between is in Saved, one per microbatch in flight. Passes allocate no
 /// host memory. Communication and memory are those of the sublayers.
@@ -45,7 +49,7 @@ class SublayerStack {
  public:
   struct Entry {
     Index layer = 0;  ///< of the model
-    Norm norm;        ///< before the sublayer
+    Norm norm;        ///< before the sublayer; post-norm: after its residual sum
     std::unique_ptr<Sublayer> sublayer;
     DropoutSite dropout;                                            ///< after it
     std::optional<ForwardStage> captured_end = ForwardStage::seam;  ///< SublayerStages
@@ -60,7 +64,7 @@ class SublayerStack {
   struct Saved {
     Pass first;
     Pass recomputed;                  ///< of the recomputed ranges only, from the second pass
-    std::vector<GradWithBias> grads;  ///< of the stream at each seam: made by backward
+    std::vector<GradWithBias> grads;  ///< of the residual sum at each seam: made by backward
     std::vector<Tensor> d_normed;     ///< of the input of each sublayer: made by backward
 
     /// The pass whose results backward reads.
@@ -68,7 +72,8 @@ class SublayerStack {
     void take_host_memory(Device device);  ///< Sublayer::Saved
   };
 
-  SublayerStack(const TensorParallel& tp, std::vector<Entry> entries, const RecomputeConfig& recompute = {});
+  SublayerStack(const TensorParallel& tp, std::vector<Entry> entries, const RecomputeConfig& recompute = {},
+                NormPlacement placement = NormPlacement::pre);
 
   bool empty() const { return sublayers_.empty(); }
   const std::vector<Segment>& segments() const { return segments_; }
@@ -80,14 +85,15 @@ class SublayerStack {
   /// if that is undefined, and returned. `events` may be null.
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& output, Saved& saved,
                  LayerEvents* events = nullptr, const SegmentGraphs& graphs = {}) const;
-  /// The bias_grad for the op that makes backward's dy.
-  Tensor output_bias_grad() const { return seams_.back().bias_grad(); }
+  /// The bias_grad for the op that makes backward's dy. Post-norm: none, as the last norm makes that gradient.
+  Tensor output_bias_grad() const { return is_post() ? Tensor() : seams_.back().bias_grad(); }
   /// dy [O, H], of the result. The gradient of x is written to dx [O, H], or to new memory if that is undefined, and
   /// returned. Adds to the gradients of all parameters. `events` may be null.
   Tensor backward(Exec& ex, const Microbatch& microbatch, const GradWithBias& dy, const Tensor& dx, Saved& saved,
                   LayerEvents* events = nullptr, const SegmentGraphs& graphs = {}) const;
 
  private:
+  bool is_post() const { return placement_ == NormPlacement::post; }
   bool begins_layer(std::size_t k) const { return k == 0 || layers_[k] != layers_[k - 1]; }
   bool begins_layer(const Edge& edge) const { return edge == Edge{edge.sublayer} && begins_layer(edge.sublayer); }
   /// The ranges of whole layers that `recompute` selects.
@@ -107,6 +113,7 @@ class SublayerStack {
                     LayerEvents* events) const;
 
   TensorParallel tp_;
+  NormPlacement placement_;
   std::vector<Index> layers_;  // of each sublayer
   std::vector<std::unique_ptr<Sublayer>> sublayers_;
   std::vector<Seam> seams_;  // before each sublayer, then the closing one

@@ -24,37 +24,63 @@ ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_si
   return {std::move(slice), {vocab.held, hidden_size}, Init::normal, init_std};
 }
 
-void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y) const {
-  const Tensor sums = tp_.region_sums(ex, y);
-  ops::embedding_forward(
-      ex, {.ids = ids, .table = table_.value, .y = sums, .first_id = vocab_.first_id, .vocab_size = vocab_.vocab_size});
-  tp_.from_region(ex, sums, y, kWholeMicrobatch).wait(ex);
-  if (microbatch.positions) return add_positions(ex, microbatch.positions, y);
-  tp_.for_blocks(microbatch, dropout_, [&](const SubBatch& block, const ops::Dropout& dropout) {
-    const Tensor rows = block.of(y);
-    if (position_ != nullptr)  // samples may be shorter than the table
-      ops::add_position(
-          ex, {.x = rows, .position = position_->value.rows(0, microbatch.seq_len), .y = rows, .dropout = dropout});
-    else if (dropout.probability > 0)
-      ops::dropout_backward(ex, {.dout = rows, .dx = rows, .dropout = dropout});  // a dropout is its own gradient's op
+void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y,
+                                     Saved& saved) const {
+  const Tensor rows = parts_.norm ? ex.tensor_like(y) : y;
+  const Tensor sums = tp_.region_sums(ex, rows);
+  ops::embedding_forward(ex, {.ids = ids,
+                              .table = parts_.table.value,
+                              .y = sums,
+                              .first_id = vocab_.first_id,
+                              .vocab_size = vocab_.vocab_size});
+  tp_.from_region(ex, sums, rows, kWholeMicrobatch).wait(ex);
+  add_positions(ex, microbatch, parts_.norm ? DropoutSite() : parts_.dropout, rows);
+  if (!parts_.norm) return;
+  saved.out = y;
+  parts_.norm->forward(ex, rows, saved);
+  if (!microbatch.positions) drop_out(ex, microbatch, parts_.dropout, y);
+}
+
+void VocabParallelEmbedding::add_positions(Exec& ex, const Microbatch& microbatch, const DropoutSite& dropout,
+                                           const Tensor& y) const {
+  const Param* position = parts_.position;
+  if (microbatch.positions) {
+    if (position == nullptr) return;
+    const Tensor rows = ex.tensor_like(y);
+    ops::embedding_forward(
+        ex, {.ids = microbatch.positions, .table = position->value, .y = rows, .vocab_size = position->value.dim(0)});
+    return ops::add(ex, y, rows, y);
+  }
+  if (position == nullptr) return drop_out(ex, microbatch, dropout, y);
+  tp_.for_blocks(microbatch, dropout, [&](const SubBatch& block, const ops::Dropout& in_block) {
+    const Tensor rows = block.of(y);  // samples may be shorter than the table
+    ops::add_position(
+        ex, {.x = rows, .position = position->value.rows(0, microbatch.seq_len), .y = rows, .dropout = in_block});
   });
 }
 
-void VocabParallelEmbedding::add_positions(Exec& ex, const Tensor& positions, const Tensor& y) const {
-  if (position_ == nullptr) return;
-  const Tensor rows = ex.tensor_like(y);
-  ops::embedding_forward(
-      ex, {.ids = positions, .table = position_->value, .y = rows, .vocab_size = position_->value.dim(0)});
-  ops::add(ex, y, rows, y);
+void VocabParallelEmbedding::drop_out(Exec& ex, const Microbatch& microbatch, const DropoutSite& dropout,
+                                      const Tensor& y) const {
+  tp_.for_blocks(microbatch, dropout, [&](const SubBatch& block, const ops::Dropout& in_block) {
+    const Tensor rows = block.of(y);
+    if (in_block.probability > 0)  // a dropout is its own gradient's op
+      ops::dropout_backward(ex, {.dout = rows, .dx = rows, .dropout = in_block});
+  });
 }
 
 void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids,
-                                             const Tensor& dy) const {
-  TensorParallel::InRegion d_sum =
-      tp_.to_region(ex, tp_.through_dropout(ex, microbatch, dropout_, dy), kWholeMicrobatch);
+                                             const Tensor& dy, const Saved& saved) const {
+  Tensor d_rows = tp_.through_dropout(ex, microbatch, parts_.dropout, dy);
+  if (parts_.norm) {
+    const Tensor d_normed = d_rows;
+    d_rows = ex.tensor_like(d_normed);
+    parts_.norm->backward(ex, d_normed, saved, {}, {d_rows});
+  }
+  TensorParallel::InRegion d_sum = tp_.to_region(ex, d_rows, kWholeMicrobatch);
   d_sum.messages.wait(ex);
-  if (position_ != nullptr) ops::position_backward(ex, d_sum.x, position_->grad);
-  ops::embedding_backward(ex, {.ids = ids, .dy = d_sum.x, .table_grad = table_.grad, .first_id = vocab_.first_id});
+  if (parts_.position != nullptr) ops::position_backward(ex, d_sum.x, parts_.position->grad);
+  ops::embedding_backward(ex,
+                          {.ids = ids, .dy = d_sum.x, .table_grad = parts_.table.grad, .first_id = vocab_.first_id});
 }
 
 }  // namespace megalith::nn

@@ -1,7 +1,9 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "megalith/nn/norm.h"
 #include "megalith/nn/tensor_parallel.h"
 #include "megalith/params/param_set.h"
 
@@ -21,30 +23,39 @@ VocabShard vocab_shard(Index vocab_size, Index padded_vocab_size, const comm::Gr
 /// checkpoints do not depend on tp. Padding gets no gradient, and the decay of zero is zero.
 ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std);
 
-/// y = dropout(table[ids] + position): ids [T] i32 -> y [O, H], with O = T or its share outside a region
-/// (TensorParallel). The lookup is a region: forward sums partial rows over tp, backward brings their gradient to it,
-/// so that both tables' gradients are of all rows. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+/// y = dropout(table[ids] + position), or dropout(norm(table[ids] + position)): ids [T] i32 -> y [O, H], with O = T or
+/// its share outside a region (TensorParallel). The lookup is a region: forward sums partial rows over tp, backward
+/// brings their gradient to it, so that both tables' gradients are of all rows. Source: Shoeybi et al. 2019,
+/// arXiv:1909.08053, section 3.
 class VocabParallelEmbedding {
  public:
-  /// `position` may be null: positions come into the model elsewhere.
-  VocabParallelEmbedding(const VocabShard& vocab, TensorParallel tp, Param& table, Param* position,
-                         const DropoutSite& dropout)
-      : vocab_(vocab), tp_(std::move(tp)), table_(table), position_(position), dropout_(dropout) {}
+  /// position: null if positions come into the model elsewhere.
+  struct Parts {
+    Param& table;     // [V/tp, H]
+    Param* position;  // [S, H]
+    DropoutSite dropout;
+    std::optional<Norm> norm = {};
+  };
+  /// Of the norm.
+  using Saved = Norm::Saved;
+
+  VocabParallelEmbedding(const VocabShard& vocab, TensorParallel tp, const Parts& parts)
+      : vocab_(vocab), tp_(std::move(tp)), parts_(parts) {}
 
   /// Overwrites y. `ids` must stay until backward.
-  void forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y) const;
-  /// Adds to the gradients of the table and of the positions. dy [O, H].
-  void backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& dy) const;
+  void forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y, Saved& saved) const;
+  /// Adds to the gradients of the table, of the positions and of the norm. dy [O, H].
+  void backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& dy,
+                       const Saved& saved) const;
 
  private:
-  /// Adds the embeddings of Microbatch::positions, in evaluation.
-  void add_positions(Exec& ex, const Tensor& positions, const Tensor& y) const;
+  /// Adds the embeddings of Microbatch::positions, in evaluation, or those of all positions with a dropout.
+  void add_positions(Exec& ex, const Microbatch& microbatch, const DropoutSite& dropout, const Tensor& y) const;
+  void drop_out(Exec& ex, const Microbatch& microbatch, const DropoutSite& dropout, const Tensor& y) const;
 
   VocabShard vocab_;
   TensorParallel tp_;
-  Param& table_;     // [V/tp, H]
-  Param* position_;  // [S, H]
-  DropoutSite dropout_;
+  Parts parts_;
 };
 
 }  // namespace megalith::nn

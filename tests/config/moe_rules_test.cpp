@@ -82,6 +82,11 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"parallel.ep=3", "parallel.ranks=3"}, {"parallel.ep = 3: must divide moe.num_experts = 8; the nearest is 4"}},
       {{"parallel.etp=3", "parallel.ranks=3", "moe.ffn_hidden_size=64"},
        {"parallel.etp = 3: must divide moe.ffn_hidden_size = 64; the nearest is 4"}},
+      {{"model.norm_placement=post"},
+       {"model.norm_placement = post: layers with experts have their norms before; use pre, or leave out section "
+        "[moe]"}},
+      {{"model.activation=gelu_erf"},
+       {"model.activation = gelu_erf: experts have gelu or swiglu; use one of them, or leave out section [moe]"}},
       {{"moe.top_k=0"}, {"moe.top_k = 0: must be at least 1"}},
       {{"moe.top_k=9"}, {"moe.top_k = 9: must be in 1 .. moe.num_experts = 8"}},
       {{"moe.num_experts=1", "moe.top_k=1"}, {"moe.num_experts = 1: must be at least 2"}},

@@ -270,6 +270,10 @@ TEST(HfLlamaExport, AModelOfNoFamilyIsRefused) {
             "[moe]");
   model::ModelConfig gpt2{.num_layers = 1, .hidden_size = 8, .num_heads = 2};
   EXPECT_EQ(architecture_of(hf_family_for(gpt2)), "GPT2LMHeadModel");
+  gpt2.norm_placement = nn::NormPlacement::post;
+  EXPECT_NE(error_of<InputError>([&] { hf_family_for(gpt2); }).find("gpt2 has model.norm_placement = pre, llama has "),
+            std::string::npos);
+  gpt2.norm_placement = nn::NormPlacement::pre;
   gpt2.norm_eps = 1e-6;
   EXPECT_NE(error_of<InputError>([&] { hf_family_for(gpt2); }).find("gpt2 has model.norm_eps = 1e-05, llama has "),
             std::string::npos);

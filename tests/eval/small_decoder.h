@@ -27,12 +27,14 @@ inline model::ModelConfig small(model::ModelConfig config, Index seq_len) {
 /// GPT-2; Llama with 2 kv heads; Llama with a norm of q and k. The second is tied: such a model of random weights likes
 /// to repeat a token, the others do not.
 inline std::vector<model::ModelConfig> kinds(Index seq_len) {
-  model::ModelConfig gpt2, grouped = model::llama_defaults(), normed = model::llama_defaults();
+  model::ModelConfig gpt2, post_norm, grouped = model::llama_defaults(), normed = model::llama_defaults();
+  post_norm.norm_placement = nn::NormPlacement::post;
+  post_norm.activation = nn::Activation::gelu_erf;
   grouped.num_kv_heads = normed.num_kv_heads = 2;
   normed.qk_norm = nn::QkNorm::head;
   gpt2.tying = normed.tying = model::Tying::untied;
   grouped.tying = model::Tying::tied;
-  return {small(gpt2, seq_len), small(grouped, seq_len), small(normed, seq_len)};
+  return {small(gpt2, seq_len), small(post_norm, seq_len), small(grouped, seq_len), small(normed, seq_len)};
 }
 
 /// The same values on every grid and in every dtype. Biases are small: that of the last norm favours the same id

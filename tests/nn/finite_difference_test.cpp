@@ -31,12 +31,12 @@ void with_solo_group(const std::function<void(const comm::Group&)>& body) {
 
 /// Layers as in a model. Each but the first ends the one before in its first norm, and makes the gradient of that one's
 /// last bias; so does the op that makes dy for the last, as a head's norm does.
-void check_layers(Index count, const nn::GptLayerConfig& config) {
+void check_layers(Index count, const nn::GptLayerConfig& config, nn::NormPlacement placement = nn::NormPlacement::pre) {
   with_solo_group([&](const comm::Group& group) {
     const nn::TensorParallel tp = support::whole_rows(group);
     const nn::LayerGroups groups{tp, nn::ExpertParallel(tp, group, group, group)};
     LayerParams layer(support::GptLayers::specs("b", count, config, groups));
-    const nn::SublayerStack layers = support::GptLayers::stack("b", 0, count, config, groups, layer.params);
+    const nn::SublayerStack layers = support::GptLayers::stack("b", 0, count, config, groups, layer.params, placement);
     SmallMicrobatch microbatch;
     Exec ex;
     const Index experts = config.experts ? config.experts->config.num_experts : 0;
@@ -49,7 +49,8 @@ void check_layers(Index count, const nn::GptLayerConfig& config) {
     saved.take_host_memory(Device::cpu);
     layers.forward(ex, microbatch.get(), x, y, saved);
     const Tensor bias_grad = layers.output_bias_grad();
-    EXPECT_EQ(static_cast<bool>(bias_grad), config.dropout == 0 && config.biases == nn::Biases::all);
+    EXPECT_EQ(static_cast<bool>(bias_grad),
+              config.dropout == 0 && config.biases == nn::Biases::all && placement == nn::NormPlacement::pre);
     if (bias_grad) ops::bias_backward(ex, dy, bias_grad);
     layers.backward(ex, microbatch.get(), {dy, bias_grad}, dx, saved);
     expect_gradients(layer, x, dx, [&] {
@@ -72,6 +73,13 @@ TEST(FiniteDifference, ALayerAfterAnother) { check_layers(2, support::small_bloc
 TEST(FiniteDifference, ALayerAfterAnotherWithDropout) { check_layers(2, support::small_block(0.3)); }
 TEST(FiniteDifference, LlamaLayers) { check_layers(2, support::small_llama_block()); }
 TEST(FiniteDifference, LlamaLayersWithDropout) { check_layers(2, support::small_llama_block(0.3)); }
+TEST(FiniteDifference, PostNormLayers) {
+  for (const double dropout : {0.0, 0.3}) {
+    for (const nn::GptLayerConfig& config : {support::small_block(dropout), support::small_llama_block(dropout)}) {
+      for (const Index count : {1, 2}) check_layers(count, config, nn::NormPlacement::post);
+    }
+  }
+}
 TEST(FiniteDifference, LayersWithExperts) {
   using Change = void (*)(nn::MoeSpec&);
   constexpr Change kChanges[] = {
@@ -110,6 +118,8 @@ TEST(FiniteDifference, LayersOfEachPartByItself) {
                                  [](auto& c) { c.num_kv_heads = 1, c.head_dim = 3; },
                                  [](auto& c) { c.position = nn::PositionKind::rope, c.head_dim = 2; },
                                  [](auto& c) { c.activation = nn::Activation::swiglu; },
+                                 [](auto& c) { c.activation = nn::Activation::gelu_erf; },
+                                 [](auto& c) { c.activation = nn::Activation::gelu_erf, c.biases = nn::Biases::none; },
                                  [](auto& c) { c.qk_norm = nn::QkNorm::head; },
                                  [](auto& c) { c.qk_norm = nn::QkNorm::all, c.num_kv_heads = 2; },
                                  [](auto& c) { c.biases = nn::Biases::qkv; },
@@ -185,38 +195,53 @@ TEST(FiniteDifference, LinearLayers) {
   });
 }
 
-TEST(FiniteDifference, EmbeddingWithDropout) {
-  with_solo_group([](const comm::Group& group) {
+/// With or without a norm after the sum of both tables.
+void check_embedding(const std::optional<nn::NormSpec>& norm) {
+  with_solo_group([&norm](const comm::Group& group) {
     const nn::TensorParallel tp = support::whole_rows(group);
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
-    LayerParams layer(
-        {nn::token_table("table", vocab, 4, 1), nn::replicated("position", {3, 4}, group, Init::normal, 1)});
-    const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.find("position"),
-                                               {0.25, 5, 0});
+    std::vector<ParamSpec> specs = {nn::token_table("table", vocab, 4, 1),
+                                    nn::replicated("position", {3, 4}, group, Init::normal, 1)};
+    if (norm) nn::Norm::declare(specs, *norm, 4, tp);
+    LayerParams layer(std::move(specs));
+    const nn::VocabParallelEmbedding embedding(
+        vocab, tp,
+        {.table = layer.params.at("table"),
+         .position = layer.params.find("position"),
+         .dropout = {0.25, 5, 0},
+         .norm = norm ? std::optional(nn::Norm(*norm, layer.params)) : std::nullopt});
+    nn::VocabParallelEmbedding::Saved saved;
     SmallMicrobatch microbatch;
     std::int32_t ids[] = {0, 6, 2, 2, 6, 5};
     const Tensor tokens(ids, {6}, DType::i32);
     Exec ex;
     const Tensor y = ex.tensor({6, 4}, DType::f64), dy = support::random_tensor(ex, {6, 4}, 2);
-    embedding.forward(ex, microbatch.get(), tokens, y);
-    embedding.backward_weight(ex, microbatch.get(), tokens, dy);
+    embedding.forward(ex, microbatch.get(), tokens, y, saved);
+    embedding.backward_weight(ex, microbatch.get(), tokens, dy, saved);
     expect_gradients(layer, {}, {}, [&] {
       Exec scratch;
-      embedding.forward(scratch, microbatch.get(), tokens, y);
+      nn::VocabParallelEmbedding::Saved ignored;
+      embedding.forward(scratch, microbatch.get(), tokens, y, ignored);
       return support::dot(y, dy);
     });
   });
 }
 
-TEST(FiniteDifference, LmHead) {
-  with_solo_group([](const comm::Group& group) {
+TEST(FiniteDifference, EmbeddingWithDropout) { check_embedding(std::nullopt); }
+TEST(FiniteDifference, EmbeddingWithANormAndDropout) {
+  check_embedding(nn::NormSpec{"norm"});
+  check_embedding(nn::NormSpec{"norm", 1e-5, nn::NormKind::rms});
+}
+
+void check_head(const std::optional<nn::NormSpec>& norm) {
+  with_solo_group([&norm](const comm::Group& group) {
     const nn::TensorParallel tp = support::whole_rows(group);
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
-    const nn::NormSpec norm{"norm"};
     std::vector<ParamSpec> specs = {nn::token_table("table", vocab, 4, 1)};
-    nn::Norm::declare(specs, norm, 4, tp);
+    if (norm) nn::Norm::declare(specs, *norm, 4, tp);
     LayerParams layer(std::move(specs));
-    const nn::LmHead head(vocab, tp, nn::Norm(norm, layer.params), layer.params.at("table"));
+    const nn::LmHead head(vocab, tp, norm ? std::optional(nn::Norm(*norm, layer.params)) : std::nullopt,
+                          layer.params.at("table"));
     SmallMicrobatch microbatch;
     std::int32_t ids[] = {0, 6, -1, 2, 6, 5};  // the third token has no loss
     const Tensor targets(ids, {6}, DType::i32);
@@ -241,6 +266,9 @@ TEST(FiniteDifference, LmHead) {
     });
   });
 }
+
+TEST(FiniteDifference, LmHead) { check_head(nn::NormSpec{"norm"}); }
+TEST(FiniteDifference, LmHeadAfterPostNormLayers) { check_head(std::nullopt); }
 
 }  // namespace
 }  // namespace megalith

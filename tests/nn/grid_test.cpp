@@ -91,10 +91,17 @@ void expect_messages_of_a_block(const nn::TensorParallel& tp) {
   EXPECT_EQ(sums.calls, 0);
 }
 
-void run_block(const comm::Group& group, const nn::GptLayerConfig& config, Gathered& out, const Cut& cut = {}) {
+/// Sizes and parts of a layer, and where its norms are.
+struct Block {
+  nn::GptLayerConfig config;
+  nn::NormPlacement placement = nn::NormPlacement::pre;
+};
+
+void run_block(const comm::Group& group, const Block& of, Gathered& out, const Cut& cut = {}) {
+  const nn::GptLayerConfig& config = of.config;
   const nn::TensorParallel tp = cut.over(group);
   LayerParams layer(support::GptLayers::specs("b", 1, config, tp));
-  const nn::SublayerStack block = support::GptLayers::stack("b", 2, 1, config, tp, layer.params);
+  const nn::SublayerStack block = support::GptLayers::stack("b", 2, 1, config, tp, layer.params, of.placement);
   SmallMicrobatch microbatch{.seq_len = kSeqLen};
   Exec ex;
   microbatch.make_rope_table(ex, config);
@@ -110,14 +117,21 @@ void run_block(const comm::Group& group, const nn::GptLayerConfig& config, Gathe
   put_gradients(out, layer.params.dense());
 }
 
-/// GPT-2's and Llama's, with and without dropout.
-std::vector<nn::GptLayerConfig> blocks() {
-  return {support::small_block(), support::small_block(0.3), support::small_llama_block(),
-          support::small_llama_block(0.3)};
+/// GPT-2's and Llama's, with and without dropout, pre-norm and post-norm.
+std::vector<Block> blocks() {
+  std::vector<Block> all;
+  for (const nn::NormPlacement placement : {nn::NormPlacement::pre, nn::NormPlacement::post}) {
+    for (const double dropout : {0.0, 0.3}) {
+      all.push_back({support::small_block(dropout), placement});
+      all.push_back({support::small_llama_block(dropout), placement});
+    }
+  }
+  all.back().config.activation = nn::Activation::gelu_erf;
+  return all;
 }
 
 TEST_P(Grid, BlockMatchesOneRankWithFourAllReduces) {
-  for (const nn::GptLayerConfig& config : blocks()) {
+  for (const Block& config : blocks()) {
     Gathered want, got;
     comm::run_ranks(1, [&](comm::World& world) { run_block(world.all(), config, want); });
     comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), config, got); });
@@ -126,7 +140,7 @@ TEST_P(Grid, BlockMatchesOneRankWithFourAllReduces) {
 }
 
 TEST_P(Grid, SubMicrobatchesGiveTheBitsOfTheWhole) {
-  for (const nn::GptLayerConfig& config : blocks()) {
+  for (const Block& config : blocks()) {
     Gathered whole, halves;
     comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), config, whole); });
     comm::run_ranks(GetParam(),
@@ -145,7 +159,7 @@ void expect_same_bits_but_of_norms(const Gathered& got, const Gathered& want, st
 }
 
 TEST_P(Grid, SequenceParallelBlocksGiveTheBitsOfOthers) {
-  for (const nn::GptLayerConfig& config : blocks()) {
+  for (const Block& config : blocks()) {
     for (const int sub_batches : {1, 2}) {
       Gathered whole, shared;
       comm::run_ranks(GetParam(), [&](comm::World& world) { run_block(world.all(), config, whole); });
@@ -174,7 +188,8 @@ void expect_messages_of_the_ends(const nn::TensorParallel& tp) {
   EXPECT_EQ(scatters.elements, whole ? 0 : 2 * rows);
 }
 
-void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {}) {
+void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {},
+              nn::NormPlacement placement = nn::NormPlacement::pre) {
   const nn::TensorParallel tp = cut.over(group);
   // 13 real ids: with tp 4 the last shard is padding only.
   const nn::VocabShard vocab = nn::vocab_shard(13, 20, group);
@@ -183,9 +198,16 @@ void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {}) {
   const nn::NormSpec norm{"norm"};
   nn::Norm::declare(specs, norm, kHidden, tp);
   LayerParams layer(std::move(specs));
-  const nn::VocabParallelEmbedding embedding(vocab, tp, layer.params.at("table"), layer.params.find("position"),
-                                             {0.25, 5, 0});
-  const nn::LmHead head(vocab, tp, nn::Norm(norm, layer.params), layer.params.at("table"));
+  const auto norm_of = [&](nn::NormPlacement one) {
+    return one == placement ? std::optional(nn::Norm(norm, layer.params)) : std::nullopt;
+  };
+  const nn::VocabParallelEmbedding embedding(vocab, tp,
+                                             {.table = layer.params.at("table"),
+                                              .position = layer.params.find("position"),
+                                              .dropout = {0.25, 5, 0},
+                                              .norm = norm_of(nn::NormPlacement::post)});
+  const nn::LmHead head(vocab, tp, norm_of(nn::NormPlacement::pre), layer.params.at("table"));
+  nn::VocabParallelEmbedding::Saved embedded;
   SmallMicrobatch microbatch{.seq_len = kSeqLen};
   std::int32_t ids[kTokens] = {0, 12, 2, 7, 12, 5, 5, 1}, next[kTokens] = {12, 2, -1, 12, 5, 0, 1, 3};
   const Tensor tokens(ids, {kTokens}, DType::i32), targets(next, {kTokens}, DType::i32);
@@ -194,12 +216,12 @@ void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {}) {
   Exec ex;
   const Shape rows{tp.rows_outside(kTokens), kHidden};
   const Tensor x = ex.tensor(rows, DType::f64), dx = ex.tensor(rows, DType::f64);
-  embedding.forward(ex, microbatch.get(), tokens, x);
+  embedding.forward(ex, microbatch.get(), tokens, x, embedded);
   const std::unique_ptr<nn::Head::Saved> saved = head.make_saved();
   const nn::HeadInputs inputs{targets, loss_sum};
   out.put("loss", head.forward(ex, microbatch.get(), x, inputs, *saved));
   head.backward(ex, microbatch.get(), inputs, *saved, {dx});
-  embedding.backward_weight(ex, microbatch.get(), tokens, dx);
+  embedding.backward_weight(ex, microbatch.get(), tokens, dx, embedded);
   expect_messages_of_the_ends(tp);
   sum_partial_gradients(ex, layer.params.dense(), tp);
   put_rows(out, "x", x, tp);
@@ -209,20 +231,25 @@ void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {}) {
 }
 
 TEST_P(Grid, EmbeddingAndHeadMatchOneRankAndExchangeOnlyScalarsOfTheLoss) {
-  Gathered want, got;
-  comm::run_ranks(1, [&](comm::World& world) { run_ends(world.all(), want); });
-  comm::run_ranks(GetParam(), [&](comm::World& world) { run_ends(world.all(), got); });
-  expect_same(got, want);
+  for (const nn::NormPlacement placement : {nn::NormPlacement::pre, nn::NormPlacement::post}) {
+    Gathered want, got;
+    comm::run_ranks(1, [&](comm::World& world) { run_ends(world.all(), want, {}, placement); });
+    comm::run_ranks(GetParam(), [&](comm::World& world) { run_ends(world.all(), got, {}, placement); });
+    expect_same(got, want);
+  }
 }
 
 TEST_P(Grid, SequenceParallelEmbeddingAndHeadGiveTheBitsOfOthers) {
   for (const int sub_batches : {1, 2}) {
-    Gathered whole, shared;
-    comm::run_ranks(GetParam(), [&](comm::World& world) { run_ends(world.all(), whole); });
-    comm::run_ranks(GetParam(), [&](comm::World& world) {
-      run_ends(world.all(), shared, {.sequence_parallel = nn::SequenceParallel::on, .sub_batches = sub_batches});
-    });
-    expect_same_bits_but_of_norms(shared, whole, "norm");
+    for (const nn::NormPlacement placement : {nn::NormPlacement::pre, nn::NormPlacement::post}) {
+      Gathered whole, shared;
+      comm::run_ranks(GetParam(), [&](comm::World& world) { run_ends(world.all(), whole, {}, placement); });
+      comm::run_ranks(GetParam(), [&](comm::World& world) {
+        run_ends(world.all(), shared, {.sequence_parallel = nn::SequenceParallel::on, .sub_batches = sub_batches},
+                 placement);
+      });
+      expect_same_bits_but_of_norms(shared, whole, "norm");
+    }
   }
 }
 

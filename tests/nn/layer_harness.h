@@ -85,13 +85,14 @@ struct GptLayers {
     return all;
   }
   static nn::SublayerStack stack(const std::string& name, Index first, Index count, const nn::GptLayerConfig& config,
-                                 const nn::LayerGroups& groups, ParamSet& params) {
+                                 const nn::LayerGroups& groups, ParamSet& params,
+                                 nn::NormPlacement placement = nn::NormPlacement::pre) {
     std::vector<nn::SublayerStack::Entry> entries;
     for (Index i = 0; i < count; ++i) {
       for (const nn::SublayerSpec& spec : nn::gpt_layer(str(name, ".", i), first + i, config))
         entries.push_back(nn::make_entry(spec, {.seed = 17}, groups, params));
     }
-    return {groups.tp, std::move(entries)};
+    return {groups.tp, std::move(entries), {}, placement};
   }
 };
 

@@ -24,7 +24,7 @@ SharedExperts::SharedExperts(const std::string& name, const MoeSpec& spec, const
   if (spec.activation == Activation::swiglu)
     mlp_ = std::make_unique<GatedMlp>(name, options, tp, params);
   else
-    mlp_ = std::make_unique<Mlp>(name, options, tp, params);
+    mlp_ = std::make_unique<Mlp>(name, ops::GeluForm::tanh, options, tp, params);
   backward_stages_ = backward_stages(mlp_->backward_stages(), {.reduces = tp.group().size() > 1});
 }
 
