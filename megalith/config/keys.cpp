@@ -232,8 +232,9 @@ std::vector<Key> make_keys() {
        has_experts},
       {"moe.dispatcher", moe([](auto& c) -> auto& { return c.dispatcher; }), words("`auto`, on GPUs `all_to_all`"),
        one_of(kNamesOf<nn::ExpertDispatcher>), may_change, not_differ,
-       "how rows come to the ranks of their experts: these read them where they are (`peer`, between rank threads on "
-       "CPUs), or they are sent with counts that the host knows (`all_to_all`). `auto`: `peer` where it can be. The "
+       "how rows come to the ranks of their experts: these read them where they are (`peer`, between rank threads, on "
+       "GPUs where NVLink connects them), or they are sent with counts that the host knows (`all_to_all`). `auto`: "
+       "`peer` on CPUs where it can be. The "
        "results are the same",
        has_experts},
       {"moe.force_balance", moe([](auto& c) -> auto& { return c.force_balance; }), words("`false`"), any(), warns,

@@ -7,6 +7,7 @@
 #include "megalith/config/plan_rules.h"
 #include "megalith/grid/advice.h"
 #include "megalith/model/expert_counts.h"
+#include "megalith/nn/moe/automatic_dispatcher.h"
 #include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/rows.h"
 
@@ -44,10 +45,13 @@ void derive_pattern(RunConfig::Moe& m, Problems& out) {
   m.pattern = standard;
 }
 
-/// On GPUs nothing else is built.
+/// Where rows are sent on all transports, the plan states that.
 void derive_dispatcher(RunConfig& c) {
+  using nn::ExpertDispatcher;
   std::optional<std::string>& dispatcher = c.moe.dispatcher;
-  if (c.device.type.value_or("cpu") == "cuda" && dispatcher.value_or("auto") == "auto") dispatcher = "all_to_all";
+  const Device device = c.device.type.value_or("cpu") == "cuda" ? Device::cuda : Device::cpu;
+  const bool sends = nn::automatic_dispatcher(device) == ExpertDispatcher::all_to_all;
+  if (sends && dispatcher.value_or("auto") == "auto") dispatcher = "all_to_all";
   set_default(dispatcher, "auto");
 }
 
@@ -144,7 +148,8 @@ model::ExpertSetting expert_setting(const RunPlan& plan) {
 void check_dispatcher(const RunPlan& plan, Problems& out) {
   if (plan.model.moe.dispatcher != nn::ExpertDispatcher::peer) return;
   const std::string instead = "; use moe.dispatcher = auto or all_to_all";
-  out.require(plan.device == Device::cpu, "moe.dispatcher", "peer", "is built for CPUs" + instead);
+  out.require(plan.device == Device::cpu || plan.transfers == comm::Transport::copy_engines, "moe.dispatcher", "peer",
+              "on GPUs ranks read each other's rows with parallel.transfers = copy_engines only" + instead);
   const int ranks = model::exchanging_ranks(expert_setting(plan));
   out.require(ranks <= nn::kMaxPeers, "moe.dispatcher", "peer",
               str("at most ", nn::kMaxPeers, " ranks read each other's rows, parallel.ep = ", plan.grid.ep,

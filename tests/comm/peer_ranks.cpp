@@ -18,8 +18,9 @@ namespace {
 
 class PeerChannel final : public SilentChannel {
  public:
-  PeerChannel(Group host, std::string name, const GroupUse& use)
+  PeerChannel(Group host, std::string name, const GroupUse& use, PeerCalls calls)
       : SilentChannel(std::move(name), {host.world_ranks().begin(), host.world_ranks().end()}, host.rank()),
+        calls_(calls),
         host_(std::move(host)),
         peers_(PeerGroup::connect(host_, use)),
         ready_(Device::cuda) {
@@ -29,13 +30,53 @@ class PeerChannel final : public SilentChannel {
   Device device() const override { return Device::cuda; }
   int multiprocessors() const override { return SymmetricTransport::kMultiprocessors; }
   Ticket all_reduce(const Call& call, void* data, Stream stream) override {
+    if (by_hosts(call)) {
+      return on_hosts(call, stream, data, call.count, data, call.count,
+                      [&](Exec& ex, const Tensor& all, const Tensor&) {
+                        comm::all_reduce(ex, host_, all, call.reduce).wait(ex);
+                        return all;
+                      });
+    }
     return run(call, stream, [&](Stream own) { peers_->all_reduce(call, data, own); });
   }
   Ticket reduce_scatter(const Call& call, const void* in, void* out, Stream stream) override {
+    if (by_hosts(call)) {
+      return on_hosts(call, stream, in, call.count, out, call.count / size(),
+                      [&](Exec& ex, const Tensor& from, const Tensor& to) {
+                        comm::reduce_scatter(ex, host_, from, to, call.reduce).wait(ex);
+                        return to;
+                      });
+    }
     return run(call, stream, [&](Stream own) { peers_->reduce_scatter(call, in, out, own); });
   }
   Ticket all_gather(const Call& call, const void* in, void* out, Stream stream) override {
+    if (by_hosts(call)) {
+      return on_hosts(call, stream, in, call.count, out, call.count * size(),
+                      [&](Exec& ex, const Tensor& from, const Tensor& to) {
+                        comm::all_gather(ex, host_, from, to).wait(ex);
+                        return to;
+                      });
+    }
     return run(call, stream, [&](Stream own) { peers_->all_gather(call, in, out, own); });
+  }
+  Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) override {
+    if (!by_hosts(call)) return SilentChannel::all_to_all(call, in, out, stream);
+    const auto sum = [](std::span<const Index> bytes) { return std::accumulate(bytes.begin(), bytes.end(), Index{0}); };
+    const std::vector<Index> sends(in.bytes.begin(), in.bytes.end()), receives(out.bytes.begin(), out.bytes.end());
+    Call of_bytes = call;
+    of_bytes.dtype = DType::u8;
+    return on_hosts(of_bytes, stream, in.data, sum(sends), out.data, sum(receives),
+                    [&](Exec& ex, const Tensor& from, const Tensor& to) {
+                      comm::all_to_all(ex, host_, from, sends, to, receives).wait(ex);
+                      return to;
+                    });
+  }
+  Ticket broadcast(const Call& call, void* data, Stream stream) override {
+    if (!by_hosts(call)) return SilentChannel::broadcast(call, data, stream);
+    return on_hosts(call, stream, data, call.count, data, call.count, [&](Exec& ex, const Tensor& all, const Tensor&) {
+      comm::broadcast(ex, host_, all, call.root).wait(ex);
+      return all;
+    });
   }
   Ticket gather_rows(const Call& call, const GatherRows& args, Stream stream) override {
     return run(call, stream, [&](Stream own) { peers_->gather_rows(args, own); });
@@ -85,11 +126,41 @@ class PeerChannel final : public SilentChannel {
     const Stream own = line_of(call);
     ready_.record(caller);
     ready_.hold(own);
+    if (calls_ == PeerCalls::all_in_turn) {
+      ready_.wait();
+      meet();
+    }
     submit(own);
     done_.emplace_back(Device::cuda).record(own);
+    if (calls_ == PeerCalls::all_in_turn) {
+      done_.back().wait();
+      meet();
+    }
+    return {static_cast<std::int64_t>(done_.size()) - 1, call.entry};
+  }
+  void meet() {
+    Exec ex;
+    comm::barrier(ex, host_);
+  }
+
+  bool by_hosts(const Call& call) const { return calls_ == PeerCalls::all_in_turn && !peers_->takes(call); }
+  /// The result of work(exec, in, out) in host memory goes to `out`. Numbers of the call's type.
+  template <class Work>
+  Ticket on_hosts(const Call& call, Stream stream, const void* in, Index in_count, void* out, Index out_count,
+                  const Work& work) {
+    Exec ex;
+    const Tensor from = ex.tensor({in_count}, call.dtype), to = ex.tensor({out_count}, call.dtype);
+    device::synchronize(Device::cuda, stream);
+    device::copy(Device::cuda, from.raw(), in, from.bytes(), stream);
+    device::synchronize(Device::cuda, stream);
+    const Tensor result = work(ex, from, to);
+    device::copy(Device::cuda, out, result.raw(), result.bytes(), stream);
+    device::synchronize(Device::cuda, stream);
+    done_.emplace_back(Device::cuda).record(stream);
     return {static_cast<std::int64_t>(done_.size()) - 1, call.entry};
   }
 
+  PeerCalls calls_;
   Group host_;
   std::unique_ptr<PeerGroup> peers_;
   Event ready_;
@@ -99,7 +170,7 @@ class PeerChannel final : public SilentChannel {
 
 class PeerWorld final : public World {
  public:
-  explicit PeerWorld(World& host) : host_(host) { adopt_world(host.all()); }
+  PeerWorld(World& host, PeerCalls calls) : host_(host), calls_(calls) { adopt_world(host.all()); }
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
   std::string_view transport() const override { return "peers"; }
@@ -108,21 +179,22 @@ class PeerWorld final : public World {
  protected:
   std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int, const GroupUse& use) override {
     const Group host = host_.group("bootstrap-" + name, std::move(world_ranks));
-    return std::make_shared<PeerChannel>(host, std::move(name), use);
+    return std::make_shared<PeerChannel>(host, std::move(name), use, calls_);
   }
 
  private:
   World& host_;
+  PeerCalls calls_;
 };
 
 }  // namespace
 
-void run_peer_ranks(int size, const std::function<void(World&)>& body, InReach in_reach) {
+void run_peer_ranks(int size, const std::function<void(World&)>& body, InReach in_reach, PeerCalls calls) {
   std::vector<int> gpus(in_reach == InReach::tensors ? static_cast<std::size_t>(device::num_gpus()) : 0);
   std::iota(gpus.begin(), gpus.end(), 0);
   const auto rank = [&](World& host) {
     device::use(Device::cuda, host.rank() % device::num_gpus(), gpus);
-    PeerWorld world(host);
+    PeerWorld world(host, calls);
     try {
       body(world);
     } catch (const std::exception& error) {

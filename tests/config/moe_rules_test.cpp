@@ -53,6 +53,8 @@ TEST(MoeRecipe, DefaultsAreFilledIn) {
   EXPECT_EQ(plan.model.moe.dispatcher, nn::ExpertDispatcher::automatic);
   EXPECT_EQ(plan_with_experts({"device.type=cuda", "moe.dispatcher=auto"}).model.moe.dispatcher,
             nn::ExpertDispatcher::all_to_all);
+  EXPECT_EQ(plan_with_experts({"device.type=cuda", "moe.dispatcher=peer", "parallel.ep=2"}).model.moe.dispatcher,
+            nn::ExpertDispatcher::peer);
   EXPECT_EQ(plan_with_experts({"moe.dispatcher=peer", "parallel.ep=8", "parallel.tp=2"}).model.moe.dispatcher,
             nn::ExpertDispatcher::peer)
       << "each of 2 tensor-parallel ranks exchanges rows with 8";
@@ -148,8 +150,9 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"parallel.tp=2", "parallel.tp_overlap=halves", "train.micro_batch=2"},
        {"parallel.tp_overlap = halves: is not built for models with experts"}},
       {{"moe.dispatcher=all_gather"}, {"moe.dispatcher = all_gather", "all_to_all"}},
-      {{"moe.dispatcher=peer", "device.type=cuda"},
-       {"moe.dispatcher = peer: is built for CPUs; use moe.dispatcher = auto or all_to_all"}},
+      {{"moe.dispatcher=peer", "device.type=cuda", "parallel.transfers=kernels"},
+       {"moe.dispatcher = peer: on GPUs ranks read each other's rows with parallel.transfers = copy_engines only; use "
+        "moe.dispatcher = auto or all_to_all"}},
       {{"moe.dispatcher=peer", "moe.num_experts=16", "parallel.ep=16"},
        {"moe.dispatcher = peer: at most 8 ranks read each other's rows, parallel.ep = 16 and parallel.etp = 1 make it "
         "16"}},

@@ -1,29 +1,23 @@
 // Models with experts on GPUs: the CPU's numbers under its decisions, and the same bits in every run.
+#include "megalith/base/error.h"
 #include "megalith/config/moe_rules.h"
 #include "megalith/ops/cuda/gemm_library.h"
 #include "megalith/train/engine.h"
 
 #include "tests/gpu/collect.h"
+#include "tests/gpu/moe_plan.h"
 #include "tests/support/twin.h"
-#include "tests/train/moe_run.h"
 
 namespace megalith {
 namespace {
 
 using support::KeptDecisions;
-using support::moe_config;
 using support::moe_models;
 using support::MoeGrid;
 using support::MoeModel;
+using support::plan_on;
 using support::relative_error;
 using support::RunRecord;
-
-config::RunPlan plan_on(Device device, const MoeGrid& grid, const MoeModel& model, const std::string& precision) {
-  config::RunPlan plan = config::resolve(moe_config(grid, model, "fp32"));
-  plan.device = device;
-  plan.train.precision = precision;
-  return plan;
-}
 
 class GpuMoe : public ::testing::TestWithParam<MoeModel> {};
 INSTANTIATE_TEST_SUITE_P(All, GpuMoe, ::testing::ValuesIn(moe_models()),
@@ -126,6 +120,30 @@ std::unique_ptr<RunRecord> trained_from(const config::RunPlan& plan) {
     support::collect(world, record->parameters);
   });
   return record;
+}
+
+TEST_P(GpuMoeGrid, PeersHaveTheBitsOfAllToAll) {
+  MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks);
+  if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+  support::expect_peers_have_the_bits_of_all_to_all(GetParam(), trained_from);
+}
+
+TEST(GpuMoePeers, NeedGpusThatReachEachOthersTensors) {
+  MEGALITH_NEEDS_GPU_RANKS(2);
+  if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+  config::RunPlan plan = plan_on(Device::cuda, {2, 1, 1, 2, 1}, support::kSentAndRead[0], "bf16");
+  plan.model.moe.dispatcher = nn::ExpertDispatcher::peer;
+  plan.transfers = comm::Transport::kernels;
+  try {
+    trained_from(plan);
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("has 2 ranks: must be at most 8 threads of one process, on GPUs that NVLink connects, with "
+                        "parallel.transfers = copy_engines; use moe.dispatcher = auto or all_to_all"),
+              std::string::npos)
+        << error.what();
+  }
 }
 
 /// Experts that take all rows, and padded ones with shared experts beside them: all scopes that are legal, and whole

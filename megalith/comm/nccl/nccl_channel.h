@@ -38,6 +38,7 @@ class NcclChannel final : public Channel {
   Device device() const override { return Device::cuda; }
   int multiprocessors() const override;
   bool sums_in_rank_order() const override { return false; }
+  bool reads_rows() const override { return reaches_tensors(); }
   Stream stream_of(Ticket ticket) const override;
   std::string_view transport_of(const Call& call, Stream stream) const override;
   Ticket all_reduce(const Call& call, void* data, Stream stream) override;

@@ -3,6 +3,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/nn/moe/all_to_all_dispatcher.h"
+#include "megalith/nn/moe/automatic_dispatcher.h"
 #include "megalith/nn/moe/local_dispatcher.h"
 #include "megalith/nn/moe/peer_dispatcher.h"
 #include "megalith/ops/elementwise.h"
@@ -20,13 +21,16 @@ DispatchSizes dispatch_sizes(const MoeSpec& spec) {
 }
 
 bool uses_peers(const MoeConfig& moe, const comm::Channel& channel) {
-  const bool can = channel.device() == Device::cpu && channel.reads_rows() && channel.size() <= kMaxPeers;
+  const bool can = channel.reads_rows() && channel.size() <= kMaxPeers;
   if (moe.dispatcher == ExpertDispatcher::peer && !can) {
+    const bool on_cpu = channel.device() == Device::cpu;
     throw ConfigError(str("moe.dispatcher = peer: group ", channel.name(), " has ", channel.size(),
-                          " ranks: must be at most ", kMaxPeers,
-                          " threads of one process, on CPUs; use moe.dispatcher = auto or all_to_all"));
+                          " ranks: must be at most ", kMaxPeers, " threads of one process",
+                          on_cpu ? "" : ", on GPUs that NVLink connects, with parallel.transfers = copy_engines",
+                          "; use moe.dispatcher = auto or all_to_all"));
   }
-  return can && moe.dispatcher != ExpertDispatcher::all_to_all;
+  const bool is_automatic = moe.dispatcher == ExpertDispatcher::automatic;
+  return can && (is_automatic ? automatic_dispatcher(channel.device()) : moe.dispatcher) == ExpertDispatcher::peer;
 }
 
 std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const SublayerOptions& options,
@@ -35,12 +39,11 @@ std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const SublayerO
   sizes.alignment = options.group_alignment;
   // Passes that pad copy nothing.
   const HostCopies copies = host_copies(facts_of_copies(spec, experts, Mode::evaluate, options.captured_end));
-  if (experts.dispatch().size() > 1) {
-    if (uses_peers(spec.config, experts.dispatch().channel())) return std::make_unique<PeerDispatcher>(experts, sizes);
-    return std::make_unique<AllToAllDispatcher>(experts, sizes, copies);
-  }
-  const bool host_knows = sizes.alignment == 1;  // for loops over groups
-  return std::make_unique<LocalDispatcher>(experts.dispatch(), sizes, host_knows ? copies : HostCopies{});
+  const HostCopies of_groups = sizes.alignment == 1 ? copies : HostCopies{};  // for loops over groups
+  const comm::Group& group = experts.dispatch();
+  if (group.size() == 1) return std::make_unique<LocalDispatcher>(group, sizes, of_groups);
+  if (uses_peers(spec.config, group.channel())) return std::make_unique<PeerDispatcher>(experts, sizes, of_groups);
+  return std::make_unique<AllToAllDispatcher>(experts, sizes, copies);
 }
 
 }  // namespace

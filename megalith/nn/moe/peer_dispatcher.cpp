@@ -18,8 +18,15 @@ Tensor as_list(const Tensor& tensor) { return tensor.reshaped({tensor.numel()});
 
 }  // namespace
 
-PeerDispatcher::PeerDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes)
-    : experts_(experts), sizes_(sizes), ranks_(expert_ranks(experts, sizes)) {}
+PeerDispatcher::PeerDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes, const HostCopies& copies)
+    : experts_(experts), sizes_(sizes), copies_(copies), ranks_(expert_ranks(experts, sizes)) {}
+
+std::unique_ptr<Dispatcher::Saved> PeerDispatcher::make_saved() const {
+  auto saved = std::make_unique<Saved>();
+  saved->on_host = HostNumbers(2 * ranks_.local_experts);
+  saved->constants.resize(static_cast<std::size_t>(2 * ranks_.local_experts));
+  return saved;
+}
 
 void PeerDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const {
   Saved& kept = peer(saved);
@@ -43,6 +50,19 @@ void PeerDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Disp
   plan.row_begin = ex.tensor({rows + 1}, DType::i32);
   plan.pair_begin = ex.tensor({pairs + 1}, DType::i32);
   ops::plan_exchange(ex, plan);
+  if (plan.rows_of_each == 0) return;
+  Index end = 0;
+  for (Index l = 0; l < local; ++l)
+    end = set_group(kept.constants, l, end, group.size() * plan.rows_of_each, sizes_.alignment);
+  plan.groups.host = kept.constants;
+}
+
+void PeerDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
+  ops::GroupRows& groups = kept.plan.groups;
+  const bool host_reads = ex.device() != Device::cpu && groups.host.data() != kept.constants.data();
+  if (ex.recording() || !host_reads) return;
+  if (copies_.issue == point) kept.on_host.copy(ex, kept.table);
+  if (copies_.issue && copies_.wait == point) groups.host = kept.on_host.wait(experts_.dispatch());
 }
 
 Tensor PeerDispatcher::pulled(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls) const {
@@ -59,10 +79,15 @@ void PeerDispatcher::sum_places(Exec& ex, const Tensor& of_experts, const comm::
   comm::gather_sum_rows(ex, experts_.dispatch(), of_experts, sums, out, comm::Write::overwrite).wait(ex);
 }
 
-void PeerDispatcher::permute(Exec&, const Tensor& x, Dispatcher::Saved& saved) const { peer(saved).x = x; }
+void PeerDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
+  reach(ex, MoePoint::before_permutation_1, peer(saved));
+  peer(saved).x = x;
+}
 
 ExpertRows PeerDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
   Saved& kept = peer(saved);
+  for (const MoePoint point : {MoePoint::before_ep_alltoall, MoePoint::before_permutation_2, MoePoint::before_finish})
+    reach(ex, point, kept);
   kept.rows = pulled(ex, kept.x, kept.plan.rows);
   return {kept.rows, kept.plan.groups};
 }

@@ -1,13 +1,18 @@
 #pragma once
+#include <vector>
+
 #include "megalith/nn/moe/dispatcher.h"
+#include "megalith/nn/moe/host_copies.h"
+#include "megalith/nn/moe/host_numbers.h"
 #include "megalith/ops/row_exchange.h"
 
 namespace megalith::nn {
 
 /// Between ranks that read each other's memory. Every rank gathers the choices of all and computes by itself where
-/// every row goes, so no host waits for counts. Experts' rows are read from their sources straight to their places, and
-/// a source sums the results where they are: nothing is permuted between communication and GEMMs. A row crosses a link
-/// once, however many experts of a rank it goes to. Gives the bits of AllToAllDispatcher.
+/// every row goes, so no host waits for counts; for a loop of GEMMs on a GPU it waits for the groups here (`copies`).
+/// Rows of experts are read from their sources straight to their places, and a source sums the results where they are:
+/// nothing is permuted between communication and GEMMs. A row crosses a link once, however many experts of a rank it
+/// goes to. Gives the bits of AllToAllDispatcher.
 /// Communication, per pass: an all-gather of choices (4 n K bytes of each rank), a gather_rows of at most R n rows of
 /// H, and a gather_sum_rows of n K P rows. Backward has the same two, and two of one number for each pair. Memory per
 /// microbatch in flight: the rows that arrive, at their worst case (ExpertParallel::max_rows), and lists. Source:
@@ -15,15 +20,19 @@ namespace megalith::nn {
 class PeerDispatcher final : public Dispatcher {
  public:
   struct Saved : Dispatcher::Saved {
-    ops::PlanExchange plan;  ///< experts: valid in preprocess() only
-    Tensor table;            ///< [2, L] i32: the groups of `plan`
-    Tensor x;                ///< [n, H], of permute()
-    Tensor rows, results;    ///< [M, H]: of the experts here
-    Tensor dy, weights;      ///< [n, H], [n, K]: of combine_backward()
-    RowGrads grads;          ///< from the experts here
+    ops::PlanExchange plan;               ///< experts: valid in preprocess() only
+    Tensor table;                         ///< [2, L] i32: the groups of `plan`
+    HostNumbers on_host;                  ///< table
+    std::vector<std::int32_t> constants;  ///< the table of a pass that pads
+    Tensor x;                             ///< [n, H], of permute()
+    Tensor rows, results;                 ///< [M, H]: of the experts here
+    Tensor dy, weights;                   ///< [n, H], [n, K]: of combine_backward()
+    RowGrads grads;                       ///< from the experts here
+
+    void take_host_memory(Device device) override { on_host.take_memory(device); }
   };
-  PeerDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes);
-  std::unique_ptr<Dispatcher::Saved> make_saved() const override { return std::make_unique<Saved>(); }
+  PeerDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes, const HostCopies& copies);
+  std::unique_ptr<Dispatcher::Saved> make_saved() const override;
 
   void preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const override;
   void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
@@ -38,6 +47,8 @@ class PeerDispatcher final : public Dispatcher {
 
  private:
   Index slices() const { return ranks_.slices; }
+  /// As LocalDispatcher's.
+  void reach(Exec& ex, MoePoint point, Saved& kept) const;
   /// `of_sources` [N, W] of all ranks to the rows of the experts here [M, W].
   Tensor pulled(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls) const;
   /// Sums of `of_experts` [M, W] of all ranks at this rank's places.
@@ -45,6 +56,7 @@ class PeerDispatcher final : public Dispatcher {
 
   ExpertParallel experts_;
   DispatchSizes sizes_;
+  HostCopies copies_;
   ops::ExpertRanks ranks_;
 };
 

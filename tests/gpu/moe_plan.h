@@ -1,0 +1,56 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "tests/train/moe_run.h"
+
+// Plans of models with experts on GPUs, and two ways of dispatch side by side.
+
+namespace megalith::support {
+
+inline config::RunPlan plan_on(Device device, const MoeGrid& grid, const MoeModel& model,
+                               const std::string& precision) {
+  config::RunPlan plan = config::resolve(moe_config(grid, model, "fp32"));
+  plan.device = device;
+  plan.train.precision = precision;
+  return plan;
+}
+
+/// Experts of whole vectors, as the kernel for all of them takes, and of 12 units in a loop of GEMMs; padded; dropping.
+inline constexpr MoeModel kSentAndRead[] = {{"Kernel", [](config::RunConfig& c) { c.moe.ffn_hidden_size = 16; }},
+                                            {"Loop", [](config::RunConfig& c) { c.moe.pattern = "dm"; }},
+                                            {"Padded",
+                                             [](config::RunConfig& c) {
+                                               c.moe.capacity = "pad";
+                                               c.moe.capacity_factor = 1.25;
+                                               c.moe.capacity_run = 8;
+                                               c.moe.shared_ffn_hidden_size = 8;
+                                             }},
+                                            {"Dropping", [](config::RunConfig& c) {
+                                               c.moe.ffn_hidden_size = 16;
+                                               c.moe.capacity = "drop";
+                                               c.moe.capacity_factor = 1.0;
+                                               c.moe.capacity_run = 4;
+                                             }}};
+
+/// Rows that are read have the bits of rows that are sent. run(plan): its record.
+template <class Run>
+void expect_peers_have_the_bits_of_all_to_all(const MoeGrid& grid, const Run& run) {
+  for (const MoeModel& model : kSentAndRead) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      SCOPED_TRACE(str(model.name, " ", precision));
+      config::RunPlan plan = plan_on(Device::cuda, grid, model, precision);
+      plan.train.steps = 12;
+      plan.model.moe.dispatcher = nn::ExpertDispatcher::all_to_all;
+      const auto want = run(plan);
+      plan.model.moe.dispatcher = nn::ExpertDispatcher::peer;
+      const auto got = run(plan);
+      EXPECT_EQ(got->losses, want->losses);
+      EXPECT_EQ(got->norms, want->norms);
+      EXPECT_EQ(got->evaluated, want->evaluated);
+      EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
+    }
+  }
+}
+
+}  // namespace megalith::support
