@@ -67,7 +67,7 @@ void plan_echo(Exec& ex, const PlanEcho& args) {
                   stages.wanted, stages.moves, stages.breadth, stages.room},
        .scratch = scratch},
       [args, scratch] { cpu::plan_echo(args, scratch); },
-      [](auto& exec, auto) { throw_not_built(exec.device(), "plan_echo"); });
+      [args, scratch](auto&, auto stream) { cuda::plan_echo(stream, args, scratch); });
 }
 
 EchoPlan make_echo_plan(Exec& ex, Index ranks, Index experts, Index slots) {

@@ -17,4 +17,9 @@ namespace cpu {
 void plan_echo(const PlanEcho& args, const Tensor& scratch);
 }  // namespace cpu
 
+namespace cuda {
+/// scratch: of the same words, i64. Counts below 0 count as 0, and sums of 2^31 or more are not noticed.
+void plan_echo(Stream stream, const PlanEcho& args, const Tensor& scratch);
+}  // namespace cuda
+
 }  // namespace megalith::ops

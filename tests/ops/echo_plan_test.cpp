@@ -6,8 +6,6 @@
 #include <set>
 #include <utility>
 
-#include "megalith/base/hash.h"
-
 #include "tests/ops/echo_dense_plan.h"
 #include "tests/ops/op_test.h"
 #include "tests/support/sanitizers.h"
@@ -17,46 +15,7 @@ namespace {
 
 constexpr int kRandomCounts = support::kSanitizer ? 4000 : 100000;
 
-class Draws {
- public:
-  explicit Draws(std::uint64_t seed) : state_(mix64(seed + 1)) {}
-  /// In [0, end).
-  Index below(Index end) {
-    state_ = hash_combine(state_, 1);
-    return static_cast<Index>((state_ >> 33) % static_cast<std::uint64_t>(end));
-  }
-
- private:
-  std::uint64_t state_;
-};
-
 Index sum_of(const Ints& values) { return std::accumulate(values.begin(), values.end(), Index{0}); }
-
-/// Counts of one of four kinds: uniform, with a heavy tail, with one hot expert, sparse.
-Ints random_counts(Draws& draws, Index ranks, Index experts) {
-  const Index kind = draws.below(4), hot = draws.below(experts);
-  Ints weight(at(experts));
-  for (std::int32_t& of : weight) of = static_cast<std::int32_t>(Index{1} << draws.below(kind == 1 ? 14 : 2));
-  Ints counts(at(ranks * experts));
-  for (Index i = 0; i < ranks * experts; ++i) {
-    std::int32_t& count = counts[at(i)];
-    count = static_cast<std::int32_t>(draws.below(40));
-    if (kind == 1) count = static_cast<std::int32_t>(draws.below(2 * weight[at(i % experts)]));
-    if (kind == 2 && i % experts == hot) count += static_cast<std::int32_t>(draws.below(100000));
-    if (kind == 3) count = draws.below(8) == 0 ? count : 0;
-  }
-  return counts;
-}
-
-/// R of 1 to 64, small ones more often, S of 0 to 8.
-EchoCase random_case(int number) {
-  Draws draws(static_cast<std::uint64_t>(number));
-  EchoCase of{.ranks = 1 + draws.below(1 + draws.below(1 + draws.below(64))), .slots = draws.below(9)};
-  of.experts = of.ranks * (1 + draws.below(draws.below(8) == 0 ? 16 : 5));
-  of.counts = random_counts(draws, of.ranks, of.experts);
-  if (draws.below(2) == 0) of.min_pairs = draws.below(200);
-  return of;
-}
 
 /// I7, I8, I10, and the order of slots. Fills up `home` [R, E] and `after` [R]: the pairs that stay home, and the
 /// loads.
@@ -184,7 +143,7 @@ TEST(EchoPlan, GreedyPlansKeepAllInvariants) {
   Index cloned = 0, dropped = 0;
   for (int number = 0; number < kRandomCounts; ++number) {
     SCOPED_TRACE(number);
-    const EchoCase of = random_case(number);
+    const EchoCase of = random_echo_case(number);
     const PlannedEcho plan = planned_echo(of);
     ASSERT_NO_FATAL_FAILURE(check_any_plan(of, plan, plan.avg));
     ASSERT_NO_FATAL_FAILURE(check_greedy(of, plan));
@@ -224,7 +183,7 @@ TEST(EchoPlan, ExactPlansLeaveOnlyTheRemainderUneven) {
   Index complete = 0, short_of_slots = 0;
   for (int number = 0; number < kRandomCounts; ++number) {
     SCOPED_TRACE(number);
-    EchoCase of = random_case(number);
+    EchoCase of = random_echo_case(number);
     of.balance = EchoBalance::exact;
     of.min_pairs = 0;
     const PlannedEcho plan = planned_echo(of);
@@ -243,7 +202,7 @@ TEST(EchoPlan, ExactPlansLeaveOnlyTheRemainderUneven) {
 TEST(EchoPlan, EqualsAPlannerThatFormsEveryMatrix) {
   for (int number = 0; number < kRandomCounts / 10; ++number) {
     SCOPED_TRACE(number);
-    EchoCase of = random_case(number);
+    EchoCase of = random_echo_case(number);
     if (number % 3 == 0) of.balance = EchoBalance::exact;
     if (of.balance == EchoBalance::exact) of.min_pairs = 0;
     const PlannedEcho plan = planned_echo(of);
@@ -363,7 +322,7 @@ TEST(EchoPlan, NamesWhatDoesNotFit) {
 TEST(EchoPlan, HashAndStagesCanBeLeftAway) {
   Exec ex;
   ex.poison_new_tensors();
-  const EchoCase of = random_case(7);
+  const EchoCase of = random_echo_case(7);
   const Tensor counts = ex.tensor({of.ranks, of.experts}, DType::i32);
   std::copy(of.counts.begin(), of.counts.end(), counts.data<std::int32_t>());
   EchoPlan plan = make_echo_plan(ex, of.ranks, of.experts, of.slots);

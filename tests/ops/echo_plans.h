@@ -20,8 +20,13 @@ struct EchoCase {
   Index all_slots() const { return ranks * slots; }
 };
 
+/// R of 1 to 64, small ones more often, S of 0 to 8. Greedy; half of them with min_pairs.
+EchoCase random_echo_case(int number);
+
 /// What plan_echo() writes.
 struct PlannedEcho {
+  bool operator==(const PlannedEcho&) const = default;
+
   std::int32_t avg = 0, plan_dropped = 0;
   Ints src, cap, take, rows, load_after;
   std::uint64_t hash = 0;
@@ -29,6 +34,6 @@ struct PlannedEcho {
 };
 
 /// Runs the op. All tensors are full of NaN bytes before.
-PlannedEcho planned_echo(const EchoCase& of);
+PlannedEcho planned_echo(const EchoCase& of, Device device = Device::cpu);
 
 }  // namespace megalith::ops

@@ -1,0 +1,47 @@
+// ECHO's planner on a GPU: the plans and all stages of the CPU.
+#include "megalith/ops/echo_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/ops/echo_plans.h"
+#include "tests/support/twin.h"
+
+namespace megalith::ops {
+namespace {
+
+void expect_plan_of_cpu(const EchoCase& of, int number) {
+  const PlannedEcho want = planned_echo(of), got = planned_echo(of, Device::cuda);
+  ASSERT_EQ(got.src, want.src) << "case " << number;
+  ASSERT_EQ(got.cap, want.cap) << "case " << number;
+  ASSERT_EQ(got.take, want.take) << "case " << number;
+  ASSERT_EQ(got.moves, want.moves) << "case " << number;
+  ASSERT_EQ(got.hash, want.hash) << "case " << number;
+  ASSERT_TRUE(got == want) << "case " << number << ": " << of.ranks << " ranks, " << of.experts << " experts, "
+                           << of.slots << " slots";
+}
+
+TEST(GpuEchoPlan, EqualsTheCpus) {
+  MEGALITH_NEEDS_GPUS(1);
+  for (int number = 0; number < 5000; ++number) {
+    EchoCase of = random_echo_case(number);
+    ASSERT_NO_FATAL_FAILURE(expect_plan_of_cpu(of, number));
+    of.balance = EchoBalance::exact;
+    of.min_pairs = 0;
+    ASSERT_NO_FATAL_FAILURE(expect_plan_of_cpu(of, number));
+  }
+}
+
+TEST(GpuEchoPlan, EqualsTheCpusAtTheLargestSizes) {
+  MEGALITH_NEEDS_GPUS(1);
+  for (const auto& [ranks, experts] : {std::pair{256, 1024}, {256, 256}, {1, 1024}, {2, 1024}}) {
+    for (const EchoBalance balance : {EchoBalance::greedy, EchoBalance::exact}) {
+      EchoCase of{.ranks = ranks, .experts = experts, .slots = 8, .balance = balance};
+      for (Index i = 0; i < of.ranks * of.experts; ++i)
+        of.counts.push_back(static_cast<std::int32_t>(4000 / (1 + i % of.experts) + i * 7 % 5));
+      ASSERT_NO_FATAL_FAILURE(expect_plan_of_cpu(of, ranks));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith::ops
