@@ -202,7 +202,10 @@ std::string why_no_iteration(const RunPlan& plan) {
   if (moe.has_experts() && !moe.replay.empty()) return "the host reads moe.replay in every pass";
   if (moe.capacity == nn::ExpertCapacity::pad) return "";
   const std::string why = why_no_evaluation_graph(plan);
-  return why.empty() ? "" : why + "; moe.capacity = pad makes the sizes constants";
+  if (why.empty()) return "";
+  const bool sends = host_counts(plan.model, expert_setting(plan)) == model::HostCounts::rows_sent;
+  return str(why, sends ? "; between rank threads moe.dispatcher = peer needs no such numbers" : "",
+             "; moe.capacity = pad makes the sizes constants");
 }
 
 std::string why_no_evaluation_graph(const RunPlan& plan) {

@@ -14,7 +14,8 @@ int exchanging_ranks(const ExpertSetting& setting) { return setting.grid.ep * ro
 
 HostCounts host_counts(const ModelConfig& model, const ExpertSetting& setting) {
   if (!model.moe.has_experts()) return HostCounts::none;
-  if (exchanging_ranks(setting) > 1) return HostCounts::rows_sent;
+  // Where the dispatcher is automatic rows may be sent: the transport decides that when a run begins.
+  if (exchanging_ranks(setting) > 1 && model.moe.dispatcher != nn::ExpertDispatcher::peer) return HostCounts::rows_sent;
   if (setting.device == Device::cpu) return HostCounts::none;
   const bool is_kernel = expert_alignment(model, setting.device, setting.compute, setting.grid.etp) > 1;
   return is_kernel ? HostCounts::none : HostCounts::group_rows;

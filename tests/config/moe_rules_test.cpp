@@ -118,7 +118,11 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
         "the nearest legal order has pp last: ep-tp-dp-cp-pp"}},
       {{"graphs.mode=iteration", "parallel.ep=2", "parallel.ranks=2"},
        {"graphs.mode = iteration: the host reads how many rows go between the ranks of parallel.ep = 2",
-        "moe.capacity = pad makes the sizes constants"}},
+        "; between rank threads moe.dispatcher = peer needs no such numbers; moe.capacity = pad makes the sizes "
+        "constants"}},
+      {{"graphs.mode=iteration", "parallel.ep=2", "parallel.ranks=2", "moe.dispatcher=peer", "device.type=cuda",
+        "train.precision=fp32"},
+       {"graphs.mode = iteration: the host reads how many rows each expert has for moe.gemm = loop"}},
       {{"graphs.mode=iteration", "parallel.tp=2", "parallel.sequence_parallel=true"},
        {"graphs.mode = iteration: the host reads", "parallel.etp = 2"}},
       {{"graphs.mode=iteration", "device.type=cuda", "train.precision=fp32"},

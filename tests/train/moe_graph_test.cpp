@@ -1,5 +1,5 @@
-// Graphs of whole iterations of models with experts: the bits of eager steps. Without padding, where no rank sends rows
-// to another; with it, on any grid.
+// Graphs of whole iterations of models with experts: the bits of eager steps. Where no rank sends rows to another;
+// where ranks read each other's rows; with padding on any grid.
 #include "tests/io/temp_dir.h"
 #include "tests/train/graph_ways.h"
 #include "tests/train/moe_run.h"
@@ -42,6 +42,47 @@ TEST_P(MoeGraphs, HaveTheBitsOfEagerSteps) {
       for (const GraphWay& way : {support::kPasses, support::kWholeSteps})
         support::expect_same(trained(support::with_graphs(eager, way, 3), way.optimizer), want);
     }
+  }
+}
+
+// ---- ranks that read each other's rows ------------------------------------------------------------------------------
+
+constexpr support::MoeModel kRead[] = {{"Dropless", [](config::RunConfig& c) { c.moe.z_loss = 0.01; }},
+                                       {"DropSharedMixed", [](config::RunConfig& c) {
+                                          c.moe.pattern = "dm";
+                                          c.moe.capacity = "drop";
+                                          c.moe.capacity_factor = 1.0;
+                                          c.moe.capacity_run = 4;
+                                          c.moe.shared_ffn_hidden_size = 8;
+                                          c.moe.shared_gate = true;
+                                        }}};
+
+/// ep 2 and 4; tp 2 with replicas, with shares of rows and with sequence parallelism; stages, with chunks; etp without
+/// tp.
+constexpr MoeGrid kReadingGrids[] = {
+    {2, 1, 1, 2, 1}, {4, 1, 1, 4, 1},   {4, 2, 1, 2, 2}, {4, 2, 1, 2, 1}, {4, 2, 1, 2, 2, 1, nn::SequenceParallel::on},
+    {2, 1, 1, 1, 2}, {4, 1, 2, 2, 1, 2}};
+
+class PeerMoeGraphs : public ::testing::TestWithParam<MoeGrid> {};
+INSTANTIATE_TEST_SUITE_P(Grids, PeerMoeGraphs, ::testing::ValuesIn(kReadingGrids),
+                         [](const auto& test) { return test.param.name(); });
+
+/// A grid takes each model in one of the precisions; bf16 as whole steps, across a checkpoint.
+TEST_P(PeerMoeGraphs, HaveTheBitsOfEagerSteps) {
+  const MoeGrid& grid = GetParam();
+  bool is_wide = (grid.ranks / 2 + grid.tp + grid.etp) % 2 == 0;
+  for (const support::MoeModel& model : kRead) {
+    const char* precision = is_wide ? "fp32" : "bf16";
+    SCOPED_TRACE(std::string(model.name) + " " + precision);
+    config::RunConfig recipe = support::moe_config(grid, model, precision, kSteps);
+    recipe.moe.dispatcher = "all_to_all";
+    const support::SavedRun want = trained(config::resolve(recipe), false);
+    recipe.moe.dispatcher = "peer";
+    recipe.graphs.mode = "iteration";  // legal
+    const config::RunPlan peers = config::resolve(recipe);
+    const GraphWay& way = is_wide ? support::kPasses : support::kWholeSteps;
+    support::expect_same(trained(support::with_graphs(peers, way, 3), !is_wide), want);
+    is_wide = !is_wide;
   }
 }
 
@@ -112,11 +153,17 @@ TEST(PaddedMoe, EveryMicrobatchIsRoutedInItsOwnWay) {
   for (std::size_t i = 1; i < counts.size(); ++i) EXPECT_NE(counts[i], counts[i - 1]) << "microbatch " << i;
 }
 
-TEST(PaddedMoe, EvaluatesEagerlyWhereRowsCross) {
-  for (const bool crosses : {false, true}) {
-    const config::RunPlan plan = support::with_graphs(
-        config::resolve(support::moe_config(crosses ? kPaddedGrids[0] : MoeGrid{}, kPadded[0], "fp32", 6)),
-        support::kPasses, 2);
+TEST(PaddedMoe, EvaluatesEagerlyWhereRowsAreSent) {
+  struct Case {
+    MoeGrid grid;
+    const char* dispatcher;
+    bool sends;
+  };
+  for (const Case& each : {Case{{}, "all_to_all", false}, Case{kPaddedGrids[0], "all_to_all", true},
+                           Case{kPaddedGrids[0], "peer", false}}) {
+    config::RunConfig recipe = support::moe_config(each.grid, kPadded[0], "fp32", 6);
+    recipe.moe.dispatcher = each.dispatcher;
+    const config::RunPlan plan = support::with_graphs(config::resolve(recipe), support::kPasses, 2);
     comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
       train::Engine engine(world, plan);
       engine.allocate();
@@ -126,7 +173,7 @@ TEST(PaddedMoe, EvaluatesEagerlyWhereRowsCross) {
         engine.evaluate(source, plan.train.global_batch);
       }
       EXPECT_TRUE(engine.train_graph().captured());
-      EXPECT_EQ(engine.eval_graph().captured(), !crosses);
+      EXPECT_EQ(engine.eval_graph().captured(), !each.sends);
     });
   }
 }

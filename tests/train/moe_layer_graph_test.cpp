@@ -51,8 +51,8 @@ config::RunConfig config_of(const MoeGrid& grid, const ScopedModel& model, const
     c.moe.capacity_factor = 1.25;
     c.moe.capacity_run = 8;
   }
-  // auto: where rank threads read rows of each other.
-  c.moe.dispatcher = model.shared == Shared::plain ? "auto" : "all_to_all";
+  // With peer no host reads sizes, so whole layers and whole experts can be captured.
+  c.moe.dispatcher = model.shared == Shared::plain ? "peer" : "all_to_all";
   if (model.shared != Shared::none) c.moe.shared_ffn_hidden_size = 8;
   c.moe.shared_gate = model.shared == Shared::gated;
   return c;
@@ -126,8 +126,8 @@ TEST_P(MoeLayerGraphs, FiftyStepsHaveTheBitsOfEagerOnes) {
 
 /// What recipes leave out is what rules forbid: of all sets of the test above.
 TEST(MoeLayerGraph, ScopesThatAreLegal) {
-  const auto legal = [](const MoeGrid& grid, const char* capacity) {
-    const config::RunPlan plan = config::resolve(config_of(grid, {capacity, Shared::none}, "fp32", 1));
+  const auto legal = [](const MoeGrid& grid, const char* capacity, Shared shared = Shared::none) {
+    const config::RunPlan plan = config::resolve(config_of(grid, {capacity, shared}, "fp32", 1));
     return std::ranges::count_if(scope_sets(), [&](const ScopeSet& scopes) { return is_legal(plan, scopes); });
   };
   for (const char* capacity : {"none", "drop", "pad"}) EXPECT_EQ(legal({}, capacity), 8) << capacity;
@@ -135,6 +135,7 @@ TEST(MoeLayerGraph, ScopesThatAreLegal) {
   EXPECT_EQ(legal(crossing, "none"), 6);
   EXPECT_EQ(legal(crossing, "drop"), 4);
   EXPECT_EQ(legal(crossing, "pad"), 8);
+  for (const char* capacity : {"none", "drop", "pad"}) EXPECT_EQ(legal(crossing, capacity, Shared::plain), 8) << "peer";
 }
 
 TEST(MoeLayerGraph, HaveTheBitsAcrossACheckpoint) {
