@@ -178,10 +178,7 @@ Ticket Channel::gather_rows(const Call& call, const GatherRows&, Stream) { refus
 Ticket Channel::gather_sum_rows(const Call& call, const GatherSumRows&, Stream) { refuse_rows(call.op); }
 
 void Channel::refuse_rows(Op op) const {
-  throw BackendError(
-      str(where(op),
-          "this transport does not read rows of other members: rank threads do (on GPUs that reach each other), "
-          "and MPI between CPUs; elsewhere use all_to_all"));
+  throw BackendError(where(op) + "this transport does not read rows of other members: use all_to_all");
 }
 
 void Channel::throw_mismatch(const Call& mine, int my_rank, const std::string& theirs, int their_rank) const {

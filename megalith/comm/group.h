@@ -106,14 +106,14 @@ void barrier(Exec& ex, const Group& group, Where where = Where::current());
 
 /// Each member pulls rows of all members' matrices `mine` [N, W] into its own `out` [n, W], by lists of its own
 /// (row_lists.h). N and W are the same on all members, n and all lists may differ. Rows of `out` that no list names
-/// keep what they hold. On CPUs throws CollectiveError, before anything is sent, for a member or a row that does not
-/// exist. Counted as all of `mine`, because the lists are data. Volume per rank: the p rows of its lists in, and those
-/// of others' lists out. MPI also sends 4 bytes for each row.
+/// keep what they hold. Throws CollectiveError, before anything is sent, for a member or a row that does not exist (a
+/// PeerGroup's kernels leave it out). Counted as all of `mine`, because the lists are data. Volume per rank: the p rows
+/// of its lists in, and those of others' lists out, each with 4 bytes over MPI, 8 over NCCL, which no graph can hold.
 Pending gather_rows(Exec& ex, const Group& group, const Tensor& mine, const RowPulls& pulls, const Tensor& out,
                     Where where = Where::current());
 /// Each member sums rows of all members' matrices `mine` [N, W], with weights, into the rows of its own `out` [n, W]:
 /// in the order of its lists, in f32 (f64 for f64). A row without terms is 0, with Write::accumulate what it was. The
-/// rest as gather_rows. Volume per rank: a row for each term.
+/// rest as gather_rows. Volume per rank: a row for each term, over NCCL for each row that the terms name.
 Pending gather_sum_rows(Exec& ex, const Group& group, const Tensor& mine, const RowSums& sums, const Tensor& out,
                         Write write, Where where = Where::current());
 

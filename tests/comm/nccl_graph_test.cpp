@@ -130,6 +130,44 @@ void replay_alone(World& world) {
   }
 }
 
+/// A capture of rows is refused on every rank. Afterwards the ranks communicate as before.
+void capture_rows(World& world) {
+  Exec ex(Device::cuda);
+  const Group rows = world.group("rows", {0, 1}, {.transport = Transport::kernels});
+  const Tensor mine = ex.tensor({3, 2}, DType::f32), out = ex.tensor({4, 2}, DType::f32);
+  const RowSums sums{.begin = ex.tensor({5}, DType::i32), .places = ex.tensor({1, 2}, DType::i32), .weights = {}};
+  std::vector<std::int32_t> begin = {0, 0, 1, 1, 1}, places = {1 - world.rank(), 2};
+  std::vector<float> values = {1, 2, 3, 4, 5, static_cast<float>(world.rank())}, result(8);
+  ex.copy(sums.begin.raw(), begin.data(), sums.begin.bytes());
+  ex.copy(sums.places.raw(), places.data(), sums.places.bytes());
+  ex.copy(mine.raw(), values.data(), mine.bytes());
+  ex.synchronize();
+  const auto sum = [&] { gather_sum_rows(ex, rows, mine, sums, out, Write::overwrite).wait(ex); };
+  const auto memory = [](const Tensor& tensor) {
+    return std::span(static_cast<const std::byte*>(tensor.raw()), static_cast<std::size_t>(tensor.bytes()));
+  };
+  Capture capture("training", {memory(mine), memory(out), memory(sums.begin), memory(sums.places)});
+  std::string text = "nothing was thrown";
+  try {
+    static_cast<void>(ex.captured(capture, sum));
+  } catch (const BackendError& error) {
+    text = error.what();
+  }
+  if (text.find("[gather_sum_rows] group rows of 2 ranks: no graph can contain this call") == std::string::npos)
+    throw InternalError(text);
+  sum();
+  ex.synchronize();
+  ex.copy(result.data(), out.raw(), out.bytes());
+  world.wait_for(ex);
+  if (result != std::vector<float>{0, 0, 5, static_cast<float>(1 - world.rank()), 0, 0, 0, 0})
+    throw InternalError(str("row 1 holds ", result[2], ", ", result[3]));
+}
+
+TEST(NcclGraph, RefusesRowsThatTheHostCounts) {
+  if (device::num_gpus() < 2) GTEST_SKIP() << "needs 2 GPUs, this machine has " << device::num_gpus();
+  EXPECT_NO_THROW(run_gpu_ranks(2, capture_rows, {.timeout_s = 60}));
+}
+
 TEST(NcclGraph, ReplaysCollectivesAndMessages) {
   if (device::num_gpus() < 2) GTEST_SKIP() << "needs 2 GPUs, this machine has " << device::num_gpus();
   EXPECT_NO_THROW(run_gpu_ranks(2, replay, {.timeout_s = 60}));

@@ -16,6 +16,7 @@
 #include "megalith/comm/threads/thread_world.h"
 
 #include "tests/comm/gpu_ranks.h"
+#include "tests/comm/row_cases.h"
 #include "tests/comm/transport_cases.h"
 
 namespace megalith::comm {
@@ -87,7 +88,7 @@ void sum(World& world) { sum_over(world, everyone(world), 1); }
 void sum_by_copies(World& world) { sum_over(world, world.group("sums", {0, 1}), 50); }
 
 TEST_F(NcclFailure, OfARankFreesTheOthers) {
-  for (const auto& waits : {sum, sum_by_copies}) {
+  for (const auto& waits : {sum, sum_by_copies, gather_small_rows, sum_small_rows}) {
     std::string freed;
     const std::string text = text_of<NonFiniteError>([&](World& world) {
       waits(world);
@@ -140,6 +141,45 @@ TEST_F(NcclFailure, AnAbsentRankIsAHang) {
         << text;
     EXPECT_TRUE(text.ends_with(" for rank 1")) << text;
   }
+}
+
+/// The host waits for the others' counts within the call.
+TEST_F(NcclFailure, OfRowsIsAHangIfARankIsAbsent) {
+  struct Case {
+    void (*waits)(World&);
+    const char *op, *call;
+  };
+  for (const auto& [waits, op, call] :
+       {Case{gather_small_rows, "gather_rows", "gather_rows(f32 x 12 in rows of 3) #2"},
+        Case{sum_small_rows, "gather_sum_rows", "gather_sum_rows(f32 x 12 in rows of 3) #2"}}) {
+    const std::string text = text_of<HangError>(
+        [&](World& world) {
+          waits(world);
+          start();
+          if (world.rank() == 0) return waits(world);
+          std::this_thread::sleep_for(std::chrono::seconds(4));
+        },
+        {.timeout_s = 2});
+    EXPECT_TRUE(text.starts_with(str("rank 0: [", op, "] group world of 2 ranks: rank 0 waited 2."))) << text;
+    EXPECT_NE(text.find(str("in ", call, " at row_cases.cpp:")), std::string::npos) << text;
+    EXPECT_TRUE(text.ends_with(" for rank 1")) << text;
+  }
+}
+
+/// Lists that name what does not exist, on one rank: as on CPUs.
+TEST_F(NcclFailure, OfRowsNamesWhatDoesNotExist) {
+  int cases = 0;
+  for (const MisuseCase& each : row_misuse_cases()) {
+    if (each.name == "OtherWidth") continue;  // on GPUs calls are not compared
+    ++cases;
+    const std::string text = text_of<CollectiveError>([&](World& world) {
+      start();
+      each.run(world);
+    });
+    for (const std::string_view fragment : each.fragments)
+      EXPECT_NE(text.find(fragment), std::string::npos) << each.name << ": " << text;
+  }
+  EXPECT_GE(cases, 9);
 }
 
 TEST_F(NcclFailure, MessagesNeedAGroupMadeForThem) {

@@ -62,4 +62,8 @@ void check_gather_rows(Exec& ex, const Group& group, DType dtype, const RowSizes
 void check_gather_sum_rows(Exec& ex, const Group& group, DType dtype, const RowSizes& sizes, int pattern,
                            const SumOptions& options);
 
+/// A small gather_rows, and a sum, of all of two or more ranks, without a barrier before the call.
+void gather_small_rows(World& world);
+void sum_small_rows(World& world);
+
 }  // namespace megalith::comm

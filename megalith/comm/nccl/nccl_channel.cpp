@@ -7,6 +7,7 @@
 #include "megalith/comm/gather_values.h"
 #include "megalith/comm/nccl/check.h"
 #include "megalith/comm/nccl/watchdog.h"
+#include "megalith/comm/peer/row_kernels.h"
 #include "megalith/comm/peer/stream_signals.h"
 #include "megalith/tensor/cuda/check.h"
 
@@ -152,6 +153,9 @@ void NcclChannel::connect(const Group& host) {
   for (CommStream& comm_stream : comm_streams_) comm_stream.forget(0);
   watchdog_.check_health();
   if (use_.transport == Transport::copy_engines) peers_ = PeerGroup::connect(host, use_);
+  if (!takes_peers({.op = Op::gather_rows}))
+    rows_ =
+        std::make_unique<NcclRows>(*this, use_.cta_limit == CtaLimit::few ? kCommunicationThreadBlocks : kMaxRowCtas);
   connected_ = true;
 }
 
@@ -267,8 +271,19 @@ void NcclChannel::barrier(const Call& call, Stream stream) {
   wait(ticket, stream);
 }
 
+template <class Args>
+Ticket NcclChannel::read_rows(const Call& call, const Args& args, Stream stream) {
+  if (is_capturing(stream)) {
+    throw BackendError(str(where(call.op),
+                           "no graph can contain this call, because the host waits for counts of rows between GPUs "
+                           "that do not reach each other's tensors: use all_to_all with constant counts, run ranks as "
+                           "threads of one process, or set graphs.mode = \"none\""));
+  }
+  return run(0, call, stream, [&](ncclComm_t comm, cudaStream_t own) { return rows_->read(call, args, comm, own); });
+}
+
 Ticket NcclChannel::gather_rows(const Call& call, const GatherRows& args, Stream stream) {
-  if (!takes_peers(call)) return Channel::gather_rows(call, args, stream);
+  if (!takes_peers(call)) return read_rows(call, args, stream);
   return run(0, call, stream, [&](ncclComm_t, cudaStream_t own) {
     peers_->gather_rows(args, {own});
     return ncclSuccess;
@@ -276,7 +291,7 @@ Ticket NcclChannel::gather_rows(const Call& call, const GatherRows& args, Stream
 }
 
 Ticket NcclChannel::gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) {
-  if (!takes_peers(call)) return Channel::gather_sum_rows(call, args, stream);
+  if (!takes_peers(call)) return read_rows(call, args, stream);
   return run(0, call, stream, [&](ncclComm_t, cudaStream_t own) {
     peers_->gather_sum_rows(args, {own});
     return ncclSuccess;

@@ -1,12 +1,14 @@
 #pragma once
 #include <atomic>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "megalith/comm/group.h"
 #include "megalith/comm/nccl/comm_stream.h"
+#include "megalith/comm/nccl/nccl_rows.h"
 #include "megalith/comm/peer/peer_group.h"
 #include "megalith/comm/world.h"
 #include "megalith/tensor/memory.h"
@@ -16,7 +18,7 @@ namespace megalith::comm {
 class Watchdog;
 
 /// A rank's end of a group of GPUs. NCCL carries the calls. A PeerGroup carries large messages, sums and gathers if the
-/// GPUs can access each other's memory.
+/// GPUs can access each other's memory, and row collectives if it reaches the tensors of all members.
 ///  - A call only submits to the stream of the group, or for a message to the stream of its peer, direction and lane.
 ///    wait() makes the caller's stream wait. In a graph it first submits a large receive (Deferred).
 ///  - Calls may be captured into a CUDA graph after they have been made outside of one, because NCCL connects GPUs at
@@ -24,8 +26,9 @@ class Watchdog;
 ///    whole, by the host's wait (HostWait). The graph must be destroyed before the World. Captures are collective over
 ///    the hosts (PeerGroup). No rank may launch before all have made their graphs. The tensors must live on every
 ///    member until the last launch on any has ended.
+///  - Row collectives by NCCL (NcclRows): the host waits for lists and counts, so a capture is refused (BackendError).
 ///  - Calls throw what Watchdog::check_health() throws, and BackendError with NCCL's text.
-/// Memory: NCCL's buffers, 1,024 events per stream, and the mailboxes of PeerGroup.
+/// Memory: NCCL's buffers, 1,024 events per stream, the mailboxes of PeerGroup, and what NcclRows takes.
 class NcclChannel final : public Channel {
  public:
   static constexpr int kMessageLanes = 2;
@@ -47,7 +50,6 @@ class NcclChannel final : public Channel {
   Ticket all_to_all(const Call& call, const Parts<const void>& in, const Parts<void>& out, Stream stream) override;
   Ticket broadcast(const Call& call, void* data, Stream stream) override;
   void barrier(const Call& call, Stream stream) override;
-  /// By PeerGroup alone: throw BackendError where the GPUs of members do not reach each other's tensors.
   Ticket gather_rows(const Call& call, const GatherRows& args, Stream stream) override;
   Ticket gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) override;
   Ticket post_send(const Call& call, const void* data, Stream stream) override;
@@ -73,6 +75,8 @@ class NcclChannel final : public Channel {
   void expect_success(const Call& call, ncclResult_t status) const;
   template <class Submit>
   Ticket run(std::size_t index, const Call& call, Stream caller, Submit&& submit);
+  template <class Args>
+  Ticket read_rows(const Call& call, const Args& args, Stream stream);
   bool takes_peers(const Call& call) const;
   bool is_deferred(std::size_t index, const Call& call, Stream stream);
   void receive_oldest(std::size_t index, Stream stream);
@@ -92,6 +96,7 @@ class NcclChannel final : public Channel {
   GroupUse use_;
   std::deque<CommStream> comm_streams_;  // the first is the group's
   std::unique_ptr<PeerGroup> peers_;
+  std::unique_ptr<NcclRows> rows_;
   std::vector<std::deque<Deferred>> deferred_;  // per stream, oldest first
   std::atomic<bool> connected_{false};
   Buffer scratch_;  // a byte for each stream's first call; barriers use the first
