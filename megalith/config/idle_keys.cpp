@@ -5,6 +5,7 @@
 
 #include "megalith/base/str.h"
 #include "megalith/config/keys.h"
+#include "megalith/config/moe_rules.h"
 
 namespace megalith::config {
 namespace {
@@ -24,7 +25,10 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
   constexpr std::string_view kCapacity = "moe.capacity = none", kPosition = "model.position = learned",
                              kLlama3 = "a model.rope_scaling other than llama3";
   constexpr std::string_view kNoMlps = "experts in every layer and no shared ones: no activation of theirs is kept";
-  const bool only_gelu = std::ranges::equal(plan.recompute.modules(), std::array{name(nn::RecomputeModule::gelu)});
+  constexpr std::string_view kNoExchange = "ranks that exchange no rows of experts: they keep none";
+  const auto is_only = [&](nn::RecomputeModule module) {
+    return std::ranges::equal(plan.recompute.modules(), std::array{name(module)});
+  };
   const capture::GraphsConfig usual;
   const bool no_graphs = plan.graphs.mode == capture::GraphMode::none;
   constexpr std::string_view kGraphs = "graphs.mode = none";
@@ -35,7 +39,8 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
           {"graphs.warmup_steps", no_graphs && plan.graphs.warmup_steps != usual.warmup_steps, kGraphs},
           {"moe.capacity_run", no_capacity, kCapacity},
           {"moe.drop_by", no_capacity, kCapacity},
-          {"recompute.modules", only_gelu && !m.has_mlps(), kNoMlps},
+          {"recompute.modules", is_only(nn::RecomputeModule::gelu) && !m.has_mlps(), kNoMlps},
+          {"recompute.modules", is_only(nn::RecomputeModule::dispatch) && exchanging_ranks(plan) == 1, kNoExchange},
           {"model.rope_theta", no_rope, kPosition},
           {"model.rope_scaling", no_rope, kPosition},
           {"model.rope_factor", no_rope, kPosition},

@@ -497,7 +497,7 @@ std::vector<Key> make_keys() {
        "of `selective`. `gelu`: the activation of MLPs and shared experts, from the result of the first GEMM (of other "
        "experts only this result is kept in any case); `norms`: results of norms, from the residual stream; "
        "`attention`: its output, from q, k and v; `mlp`: first GEMM and activation of MLPs and experts, from their "
-       "input"},
+       "input; `dispatch`: the rows of experts, which their ranks get once more from the ranks of the tokens"},
       {"device.type",
        at(
            [](auto& c) -> auto& { return c.device.type; }, [](auto& c) -> auto& { return c.device; }),

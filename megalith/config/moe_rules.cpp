@@ -263,6 +263,10 @@ bool hold_routers(const capture::ScopeSet& scopes) {
   return scopes.empty() || scopes.has(capture::Scope::moe) || scopes.has(capture::Scope::moe_router);
 }
 
+int exchanging_ranks(const RunPlan& plan) {
+  return plan.model.moe.has_experts() ? model::exchanging_ranks(expert_setting(plan)) : 1;
+}
+
 MoeRows moe_rows(const RunPlan& plan) {
   const Index slices = model::row_slices(expert_setting(plan));
   const nn::MoeConfig& moe = plan.model.moe;

@@ -25,6 +25,8 @@ struct MoeRows {
   Index routed = 0, permuted = 0;
 };
 MoeRows moe_rows(const RunPlan& plan);
+/// Ranks that exchange rows of experts; 1: none do.
+int exchanging_ranks(const RunPlan& plan);
 
 /// Rules that tie keys of [moe] to each other, to the model and to the grid.
 void check_moe(const RunPlan& plan, Problems& out);

@@ -11,7 +11,8 @@ namespace megalith::nn {
 namespace {
 
 // As the enumerators count.
-constexpr std::array<std::string_view, kNumRecomputeModules> kModules = {"gelu", "norms", "attention", "mlp"};
+constexpr std::array<std::string_view, kNumRecomputeModules> kModules = {"gelu", "norms", "attention", "mlp",
+                                                                         "dispatch"};
 
 }  // namespace
 
@@ -39,7 +40,7 @@ bool read_modules(std::span<const std::string> names, RecomputeConfig& config, P
     const std::string_view near = nearest(asked, kModules);
     out.add("recompute.modules", bracketed(names),
             str("no module is called ", asked, near.empty() ? "" : str("; did you mean ", near, "?"),
-                "; there are gelu, norms, attention, mlp"));
+                "; there are gelu, norms, attention, mlp, dispatch"));
   }
   return all_known;
 }
@@ -48,7 +49,7 @@ void check(const RecomputeConfig& config, Index max_layers, Problems& out) {
   const std::vector<std::string> modules = config.modules();
   if (config.mode == RecomputeMode::selective) {
     out.require(!modules.empty(), "recompute.modules", "[]",
-                "must name what selective recomputes: gelu, norms, attention, mlp");
+                "must name what selective recomputes: gelu, norms, attention, mlp, dispatch");
   } else {
     out.require(modules.empty(), "recompute.modules", bracketed(modules),
                 str("goes with recompute.mode = selective, which is ", name(config.mode)));

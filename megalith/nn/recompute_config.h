@@ -20,9 +20,10 @@ enum class RecomputeMethod : std::uint8_t { uniform, block };
 ///   gelu: the activation of MLPs and shared experts, from the output of the first GEMM. Experts never keep it;
 ///   norms: the outputs of norms, from the residual stream;
 ///   attention: its output, from q, k and v;
-///   mlp: the first GEMM and the activation of MLPs and experts, from their input.
-enum class RecomputeModule : std::uint8_t { gelu, norms, attention, mlp };
-inline constexpr int kNumRecomputeModules = 4;
+///   mlp: the first GEMM and the activation of MLPs and experts, from their input;
+///   dispatch: the rows of experts, by another exchange. Ranks that exchange none keep none.
+enum class RecomputeModule : std::uint8_t { gelu, norms, attention, mlp, dispatch };
+inline constexpr int kNumRecomputeModules = 5;
 
 /// The names in recipes, in the order of the enumerators.
 inline constexpr std::array<std::string_view, 3> kRecomputeModeNames = {"none", "selective", "full"};

@@ -10,6 +10,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/base/text_table.h"
+#include "megalith/nn/moe/moe.h"
 #include "megalith/train/engine.h"
 #include "megalith/train/expert_rows.h"
 
@@ -107,7 +108,7 @@ const train::RecomputeChoice* recompute_for(const config::RunPlan& plan, const G
   const auto found =
       std::ranges::find_if(planned.by_recompute, [&](const BytesByOwner& bytes) { return total(bytes) <= gpu.room(); });
   if (found == planned.by_recompute.end()) return nullptr;
-  return &train::recompute_choices(plan.model)[static_cast<std::size_t>(found - planned.by_recompute.begin())];
+  return &train::recompute_choices(plan)[static_cast<std::size_t>(found - planned.by_recompute.begin())];
 }
 
 std::string fit_text(const config::RunPlan& plan, const GpuSize& gpu, const PlannedRanks& planned) {
@@ -128,14 +129,17 @@ std::string recompute_text(const config::RunPlan& plan, const PlannedRanks& plan
   if (planned.by_recompute.empty()) return "";
   const model::ModelSpec spec = model::model_spec(plan.model);
   const double step = 3 * model::forward_flops_per_token(spec);
-  std::vector<std::vector<std::string>> rows = {
-      {"recompute", "repeated FLOPs", "activations", "scratch", "largest rank"}};
+  const bool has_experts = plan.model.moe.has_experts();
+  std::vector<std::vector<std::string>> rows = {{"recompute", "repeated FLOPs", "activations"}};
+  if (has_experts) rows[0].emplace_back(nn::Moe::kRowsOwner);
+  rows[0].insert(rows[0].end(), {"scratch", "largest rank"});
   for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
     const BytesByOwner& bytes = planned.by_recompute[i];
-    const train::RecomputeChoice& choice = train::recompute_choices(plan.model)[i];
+    const train::RecomputeChoice& choice = train::recompute_choices(plan)[i];
     const double repeated = model::repeated_flops_per_token(spec, choice.config) / step;
-    rows.push_back({choice.name, str(std::round(1000 * repeated) / 10, " %"), human_bytes(of(bytes, "activations")),
-                    human_bytes(of(bytes, kScratchOwner)), human_bytes(total(bytes))});
+    rows.push_back({choice.name, str(std::round(1000 * repeated) / 10, " %"), human_bytes(of(bytes, "activations"))});
+    if (has_experts) rows.back().push_back(human_bytes(train::expert_rows_in(bytes)));
+    rows.back().insert(rows.back().end(), {human_bytes(of(bytes, kScratchOwner)), human_bytes(total(bytes))});
   }
   return text_table(rows);
 }
@@ -219,7 +223,7 @@ PlannedRanks plan_ranks(const config::RunPlan& plan) {
   PlannedRanks planned;
   for (int rank = 0; rank < plan.grid.world_size; ++rank)
     planned.ranks.push_back(stages[static_cast<std::size_t>(grid.coordinates(rank).pp)]);
-  for (const train::RecomputeChoice& choice : train::recompute_choices(plan.model))
+  for (const train::RecomputeChoice& choice : train::recompute_choices(plan))
     planned.by_recompute.push_back(largest_of(train::with_recompute(plan, choice.config), grid, candidates));
   if (plan.grid.dp * plan.grid.cp == 1) return planned;
   config::RunPlan other = plan;
@@ -264,8 +268,9 @@ std::string plan_json(const config::RunPlan& plan, const PlannedRanks& planned) 
   }
   for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
     const BytesByOwner& bytes = planned.by_recompute[i];
-    out["recompute"].push_back({{"recompute", train::recompute_choices(plan.model)[i].name},
+    out["recompute"].push_back({{"recompute", train::recompute_choices(plan)[i].name},
                                 {"activations", of(bytes, "activations")},
+                                {"expert_rows", train::expert_rows_in(bytes)},
                                 {"total", total(bytes)}});
   }
   for (std::size_t rank = 0; rank < planned.ranks.size(); ++rank) {

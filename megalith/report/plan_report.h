@@ -15,7 +15,7 @@ struct PlannedRanks {
   /// The bytes of the largest rank with optimizer.distributed the other way round. Nothing where one model copy leaves
   /// no choice.
   std::optional<BytesByOwner> other_sharding = {};
-  /// The bytes of the rank that takes most, for each of train::recompute_choices() of its model.
+  /// The bytes of the rank that takes most, for each of train::recompute_choices().
   std::vector<BytesByOwner> by_recompute = {};
 
   /// The first of those that take most.

@@ -16,8 +16,8 @@ struct RecomputeChoice {
   std::string settings() const;
 };
 /// Ordered by the FLOPs that backward passes recompute, from none to those of whole layers. Without gelu where the
-/// model has no MLP whose activation is kept: experts keep none.
-std::span<const RecomputeChoice> recompute_choices(const model::ModelConfig& model);
+/// model has no MLP whose activation is kept: experts keep none. With dispatch where ranks exchange rows of experts.
+std::span<const RecomputeChoice> recompute_choices(const config::RunPlan& plan);
 /// The plan with another recomputation.
 config::RunPlan with_recompute(config::RunPlan plan, const nn::RecomputeConfig& recompute);
 

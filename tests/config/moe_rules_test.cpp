@@ -319,6 +319,18 @@ TEST(MoeRecipe, WarnsOfKeysWithoutEffect) {
   }
 }
 
+TEST(MoeRecipe, FetchingRowsAgainIsForRanksThatExchangeThem) {
+  const auto warnings = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"recompute.mode=selective", "recompute.modules=dispatch"});
+    return plan_with_experts(std::move(settings)).warnings();
+  };
+  const std::vector<std::string> idle = {
+      "recompute.modules = [dispatch]: does nothing with ranks that exchange no rows of experts: they keep none"};
+  EXPECT_EQ(warnings({}), idle);
+  EXPECT_EQ(warnings({"parallel.ranks=2"}), idle) << "copies of the model";
+  EXPECT_EQ(warnings({"parallel.ep=2"}), std::vector<std::string>{});
+}
+
 // Of experts only the results of the first GEMM are kept, so there is no activation to recompute.
 TEST(MoeRecipe, RecomputingActivationsIsForMlpsAndSharedExperts) {
   const auto plan = [](std::vector<std::string> settings) {

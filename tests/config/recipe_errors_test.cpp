@@ -160,11 +160,11 @@ TEST(Recipe, EveryKeyIsCheckedByItselfWithTheNearestName) {
   EXPECT_EQ(problem("recompute.modules=[\"norms\"]"),
             "recompute.modules = [norms]: goes with recompute.mode = selective, which is none");
   EXPECT_EQ(problem("recompute.mode=selective"),
-            "recompute.modules = []: must name what selective recomputes: gelu, norms, attention, mlp");
+            "recompute.modules = []: must name what selective recomputes: gelu, norms, attention, mlp, dispatch");
   EXPECT_EQ(
       problem("recompute.modules=[\"gelus\"]"),
       "recompute.modules = [gelus]: no module is called gelus; did you mean gelu?; there are gelu, norms, attention, "
-      "mlp");
+      "mlp, dispatch");
   EXPECT_EQ(problem("train.seed=-1"), "train.seed = -1: must not be negative");
   EXPECT_EQ(
       resolve(parse_recipe(kSmall, "r.toml", std::vector<std::string>{"train.seed=9223372036854775807"})).train.seed,

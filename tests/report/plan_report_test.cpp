@@ -83,7 +83,7 @@ TEST(PlanReport, SaysWhichGpusHoldTheLargestRank) {
 TEST(PlanReport, SaysWhatEachRecomputationTakes) {
   const config::RunPlan plan = plan_of({"parallel.pp=2"});
   const PlannedRanks planned = plan_ranks(plan);
-  const auto choices = train::recompute_choices(plan.model);
+  const auto choices = train::recompute_choices(plan);
   ASSERT_EQ(planned.by_recompute.size(), choices.size());
   EXPECT_EQ(planned.by_recompute[0], planned.ranks[planned.largest()]);
   EXPECT_THAT(plan_text(plan, planned), HasSubstr("recompute  repeated FLOPs  activations"));
@@ -116,11 +116,10 @@ TEST(PlanReport, PlansOneRankOfAStageForAllAndFewStagesForEachRecomputation) {
     for (int rank = 0; rank < 16; ++rank)
       EXPECT_EQ(planned.ranks[static_cast<std::size_t>(rank)], train::planned_bytes(plan, rank)) << rank;
     for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
-      const config::RunPlan other = train::with_recompute(plan, train::recompute_choices(plan.model)[i].config);
+      const config::RunPlan other = train::with_recompute(plan, train::recompute_choices(plan)[i].config);
       Index most = 0;
       for (int rank = 0; rank < 16; ++rank) most = std::max(most, total(train::planned_bytes(other, rank)));
-      EXPECT_EQ(total(planned.by_recompute[i]), most)
-          << settings[1] << ", " << train::recompute_choices(plan.model)[i].name;
+      EXPECT_EQ(total(planned.by_recompute[i]), most) << settings[1] << ", " << train::recompute_choices(plan)[i].name;
     }
   }
 }
@@ -140,6 +139,31 @@ TEST(PlanReport, OffersNoRecomputationThatDoesNothing) {
   for (const char* has_mlps : {"moe.pattern=dm", "moe.shared_ffn_hidden_size=8"})
     EXPECT_THAT(offered({has_mlps}), ::testing::ElementsAre("none", "gelu, norms", "gelu, norms, attention",
                                                             "norms, attention, mlp", "full"));
+}
+
+// Each of them takes less of the rows than the one before, and repeats no FLOPs for rows that are fetched.
+TEST(PlanReport, PricesTheRowsOfExpertsThatRanksExchange) {
+  for (const char* dispatcher : {"peer", "all_to_all"}) {
+    const config::RunPlan plan =
+        plan_of({"moe.num_experts=4", "model.num_layers=2", "parallel.ep=2", str("moe.dispatcher=", dispatcher)}, 2);
+    const PlannedRanks planned = plan_ranks(plan);
+    const nlohmann::json report = nlohmann::json::parse(plan_json(plan, planned)).at("recompute");
+    std::vector<std::string> names;
+    std::vector<Index> rows;
+    for (const nlohmann::json& row : report) {
+      names.push_back(row.at("recompute").get<std::string>());
+      rows.push_back(row.at("expert_rows").get<Index>());
+    }
+    ASSERT_THAT(names, ::testing::ElementsAre("none", "dispatch", "norms, dispatch", "norms, attention, dispatch",
+                                              "norms, attention, mlp, dispatch", "full"));
+    // Per layer and microbatch the rows that arrive [M, H], and those of the first GEMM [M, F].
+    const Index width = plan.model.hidden_size, up = plan.model.moe.ffn_hidden_size;
+    EXPECT_EQ(rows[0] - rows[1], rows[0] / (width + up) * width) << "H of H + F";
+    EXPECT_EQ(rows[2], rows[1]);
+    EXPECT_EQ(rows[4], 0) << "nothing of experts is kept";
+    EXPECT_THAT(plan_text(plan, planned), HasSubstr("recompute  repeated FLOPs  activations  expert rows     scratch"));
+    EXPECT_THAT(plan_text(plan, planned), HasSubstr("dispatch             0 %"));
+  }
 }
 
 TEST(PlanReport, NamesTheRecomputationThatFitsAndRepeatsLeast) {

@@ -41,7 +41,7 @@ TEST(HostMemoryOfRanks, TooLittleIsToldToAllRanks) {
 TEST(RecomputeThatFits, IsTheOneThatRepeatsLeast) {
   const config::RunPlan plan = support::small_plan({}, "fp32", 1);
   const auto less_with = [&](std::size_t choice) {
-    const nn::RecomputeConfig& config = recompute_choices(plan.model)[choice].config;
+    const nn::RecomputeConfig& config = recompute_choices(plan)[choice].config;
     return total(planned_bytes(plan, 0)) - total(planned_bytes(with_recompute(plan, config), 0));
   };
   const auto advice = [&](Index missing) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/train/expert_rows.h"
 
 #include "tests/comm/wrapped_world.h"
 #include "tests/train/moe_run.h"
@@ -79,11 +80,55 @@ TEST(MoeDispatcher, GivesTheSameBitsWhereLayersAreRecomputed) {
   }
 }
 
+std::vector<support::RecomputeWay> ways_of_fetching() {
+  using nn::RecomputeModule;
+  return {{"dispatch", support::selective({RecomputeModule::dispatch})},
+          {"dispatch, mlp", support::selective({RecomputeModule::dispatch, RecomputeModule::mlp})},
+          {"norms, attention, mlp, dispatch", support::selective({RecomputeModule::norms, RecomputeModule::attention,
+                                                                  RecomputeModule::mlp, RecomputeModule::dispatch})}};
+}
+
+/// Bytes of rows that rank 0 keeps for backward.
+Index planned_rows(const config::RunConfig& recipe, const nn::RecomputeConfig& recompute) {
+  config::RunPlan plan = config::resolve(recipe);
+  plan.recompute = recompute;
+  return train::expert_rows_in(train::planned_bytes(plan, 0));
+}
+
+// Also with padded experts, whose groups hold rows of zeros.
+TEST(MoeDispatcher, FetchedRowsHaveTheBitsOfKeptOnesAndTakeLess) {
+  for (MoeGrid grid : dispatcher_grids()) {
+    if (grid.ranks == 8 && grid.tp == 1) continue;
+    for (const char* capacity : {"none", "pad"}) {
+      config::RunConfig recipe = moe_config(grid, plain_model(), "bf16", 3);
+      recipe.moe.capacity = capacity;
+      if (capacity == std::string_view("pad")) recipe.moe.capacity_factor = 1.25, recipe.moe.capacity_run = 8;
+      for (const char* dispatcher : {"all_to_all", "peer"}) {
+        RunRecord want;
+        run_with(recipe, dispatcher, plain_model(), want);
+        recipe.moe.dispatcher = dispatcher;
+        Index less_than = planned_rows(recipe, {});
+        for (const support::RecomputeWay& way : ways_of_fetching()) {
+          SCOPED_TRACE(str(grid.name(), " ", capacity, " ", dispatcher, " ", way.name));
+          RunRecord got;
+          run_with(recipe, dispatcher, plain_model(), got, way.config);
+          expect_same_bits(got, want);
+          const Index rows = planned_rows(recipe, way.config);
+          EXPECT_LT(rows, less_than);
+          less_than = rows == 0 ? 1 : rows;
+        }
+      }
+    }
+  }
+}
+
 /// Calls of rank 0 in a group of experts, in one step.
-comm::Counters calls_of_experts(const std::string& dispatcher, const std::string& group) {
+comm::Counters calls_of_experts(const std::string& dispatcher, const std::string& group,
+                                const nn::RecomputeConfig& recompute = {}) {
   config::RunConfig recipe = moe_config({4, 1, 1, 4, 1}, plain_model(), "fp32", 1);
   recipe.moe.dispatcher = dispatcher;
-  const config::RunPlan plan = config::resolve(recipe);
+  config::RunPlan plan = config::resolve(recipe);
+  plan.recompute = recompute;
   comm::Counters counters;
   comm::run_ranks(4, [&](comm::World& world) {
     train::Engine engine(world, plan);
@@ -108,6 +153,15 @@ TEST(MoeDispatcher, IsPeerBetweenRankThreads) {
     EXPECT_EQ(read[comm::Op::gather_rows].calls, 3 * passes);
     EXPECT_EQ(read[comm::Op::gather_sum_rows].calls, 3 * passes);
   }
+}
+
+TEST(MoeDispatcher, FetchesRowsOnceMoreForEachBackwardPass) {
+  const nn::RecomputeConfig fetched = support::selective({nn::RecomputeModule::dispatch});
+  const Index passes = 4 * 2;  // layers, microbatches of a rank
+  EXPECT_EQ(calls_of_experts("all_to_all", "etp-ep", fetched)[comm::Op::all_to_all].calls, 7 * passes);
+  const comm::Counters read = calls_of_experts("peer", "etp-ep", fetched);
+  EXPECT_EQ(read[comm::Op::gather_rows].calls, 4 * passes);
+  EXPECT_EQ(read[comm::Op::gather_sum_rows].calls, 3 * passes);
 }
 
 /// As a transport between processes.

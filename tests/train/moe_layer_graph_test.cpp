@@ -163,7 +163,9 @@ TEST(MoeLayerGraph, HaveTheBitsAcrossACheckpoint) {
 /// Where rule V12 allows it: recomputed layers lie wholly in a graph or wholly outside, norms on both sides.
 TEST(MoeLayerGraph, RecomputeInAndBesideGraphs) {
   for (const char* capacity : {"none", "pad"}) {
-    for (const support::RecomputeWay& way : support::recompute_ways()) {
+    std::vector<support::RecomputeWay> ways = support::recompute_ways();
+    ways.push_back({"dispatch", support::selective({nn::RecomputeModule::dispatch})});
+    for (const support::RecomputeWay& way : ways) {
       config::RunPlan plan = config::resolve(config_of({2, 1, 1, 2, 1}, {capacity, Shared::gated, "dm"}, "fp32", 8));
       plan.recompute = way.config;
       const auto want = eager_run(plan);

@@ -14,6 +14,7 @@ namespace megalith::nn {
 /// most n K P rows of H, P slices; backward has two more, and two of one number a row: the weights of rows, and their
 /// gradients.
 /// Memory per microbatch in flight: the rows that arrive, at their worst case (ExpertParallel::max_rows), and maps.
+/// With BackwardRows::fetched backward has one more all-to-all of H, and rows are not kept.
 class AllToAllDispatcher final : public Dispatcher {
  public:
   struct Saved : Dispatcher::Saved {

@@ -48,7 +48,7 @@ class Dispatcher {
   virtual void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Saved& saved) const = 0;
   /// Those to the rows of this rank's experts.
   virtual RowGrads return_rows_backward(Exec& ex, Saved& saved) const = 0;
-  /// dispatch()'s rows once more, for backward. x: that of permute().
+  /// dispatch()'s rows, for backward: kept, or brought once more (BackwardRows). x: that of permute().
   virtual Tensor dispatched(Exec& ex, const Tensor& x, Saved& saved) const = 0;
   /// The experts' gradients to where their rows came from.
   virtual void dispatch_backward(Exec& ex, const RowGrads& rows, Saved& saved) const = 0;
@@ -69,12 +69,16 @@ RowGrads permuted_grads(Exec& ex, const Tensor& dy, const Tensor& weights, const
 /// The other direction: dx [n, H] is the sum over a row's choices, d_weights [n, K] their weights' gradients.
 void sum_grads(Exec& ex, const RowGrads& grads, const Tensor& row_of, const Tensor& dx, const Tensor& d_weights);
 
+/// The experts' rows in backward: those of the forward pass, or brought once more from where they come from.
+enum class BackwardRows : std::uint8_t { kept, fetched };
+
 /// The sizes that a dispatcher plans with.
 struct DispatchSizes {
   Index num_experts = 0, top_k = 0;
   /// Every expert gets `capacity` rows of each run of `run` rows, filled up with zeros; run 0: as many as chose it.
   Index capacity = 0, run = 0;
   Index alignment = 1;  ///< ops::GroupRows
+  BackwardRows backward_rows = BackwardRows::kept;
   bool pads() const { return run > 0; }
   /// Rows that every expert gets of `rows` rows; 0: as many as chose it.
   Index padded(Index rows, Mode mode) const { return pads() && mode == Mode::train ? rows / run * capacity : 0; }

@@ -37,6 +37,7 @@ std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const SublayerO
                                             const ExpertParallel& experts) {
   DispatchSizes sizes = dispatch_sizes(spec);
   sizes.alignment = options.group_alignment;
+  if (options.recompute.has(RecomputeModule::dispatch)) sizes.backward_rows = BackwardRows::fetched;
   // Passes that pad copy nothing.
   const HostCopies copies = host_copies(facts_of_copies(spec, experts, Mode::evaluate, options.captured_end));
   const HostCopies of_groups = sizes.alignment == 1 ? copies : HostCopies{};  // for loops over groups

@@ -116,7 +116,10 @@ RowGrads PeerDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved
   return {pulled(ex, kept.dy, kept.plan.rows), pulled(ex, as_column(kept.weights), kept.plan.pairs)};
 }
 
-Tensor PeerDispatcher::dispatched(Exec&, const Tensor&, Dispatcher::Saved& saved) const { return peer(saved).rows; }
+Tensor PeerDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
+  const Saved& kept = peer(saved);
+  return sizes_.backward_rows == BackwardRows::fetched ? pulled(ex, x, kept.plan.rows) : kept.rows;
+}
 
 void PeerDispatcher::dispatch_backward(Exec&, const RowGrads& rows, Dispatcher::Saved& saved) const {
   peer(saved).grads = rows;

@@ -15,7 +15,8 @@ namespace megalith::nn {
 /// goes to. Gives the bits of AllToAllDispatcher.
 /// Communication, per pass: an all-gather of choices (4 n K bytes of each rank), a gather_rows of at most R n rows of
 /// H, and a gather_sum_rows of n K P rows. Backward has the same two, and two of one number for each pair. Memory per
-/// microbatch in flight: the rows that arrive, at their worst case (ExpertParallel::max_rows), and lists. Source:
+/// microbatch in flight: the rows that arrive, at their worst case (ExpertParallel::max_rows), and lists. With
+/// BackwardRows::fetched backward has one more gather_rows of H, and rows are not kept. Source:
 /// Hybrid-EP of Megatron-LM, which computes static offsets from gathered routing maps.
 class PeerDispatcher final : public Dispatcher {
  public:
