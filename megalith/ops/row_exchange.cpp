@@ -36,7 +36,8 @@ void check_sizes(const PlanExchange& args) {
 Index pairs_to_receive(const PlanExchange& args) {
   const Index ranks = args.experts.dim(0), rows = args.experts.dim(1), top_k = args.experts.dim(2);
   if (args.rows_of_each > 0) return ranks * args.ranks.local_experts * args.rows_of_each;
-  return ranks * rows * std::min(top_k, args.ranks.local_experts);
+  const Index worst = ranks * rows * std::min(top_k, args.ranks.local_experts);
+  return args.most_pairs > 0 ? std::min(worst, args.most_pairs) : worst;
 }
 
 void plan_exchange(Exec& ex, const PlanExchange& args) {

@@ -31,6 +31,7 @@ struct PlanExchange {
   /// 0: an expert has as many rows of each rank as chose it. Otherwise this many of each rank: pairs beyond them have
   /// no place, rows without a pair become zeros.
   Index rows_of_each = 0;
+  Index most_pairs = 0;  ///< that come to one rank: the choices fit this (limit_rows); 0: any
 };
 /// The most pairs A that come to one rank, and the rows M = capacity_of_groups(A, local_experts, alignment).
 Index pairs_to_receive(const PlanExchange& args);
