@@ -25,6 +25,8 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
   constexpr std::string_view kCapacity = "moe.capacity = none", kPosition = "model.position = learned",
                              kLlama3 = "a model.rope_scaling other than llama3";
   constexpr std::string_view kNoMlps = "experts in every layer and no shared ones: no activation of theirs is kept";
+  constexpr std::string_view kPads = "moe.capacity = pad, which makes the rows constants";
+  const bool pads = m.moe.has_experts() && m.moe.capacity == nn::ExpertCapacity::pad;
   constexpr std::string_view kNoExchange = "ranks that exchange no rows of experts: they keep none";
   const auto is_only = [&](nn::RecomputeModule module) {
     return std::ranges::equal(plan.recompute.modules(), std::array{name(module)});
@@ -41,6 +43,10 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
           {"moe.drop_by", no_capacity, kCapacity},
           {"recompute.modules", is_only(nn::RecomputeModule::gelu) && !m.has_mlps(), kNoMlps},
           {"recompute.modules", is_only(nn::RecomputeModule::dispatch) && exchanging_ranks(plan) == 1, kNoExchange},
+          {"moe.rank_capacity_factor", exchanging_ranks(plan) == 1, kNoExchange},
+          {"moe.overflow", exchanging_ranks(plan) == 1, kNoExchange},
+          {"moe.rank_capacity_factor", pads && exchanging_ranks(plan) > 1, kPads},
+          {"moe.overflow", pads && exchanging_ranks(plan) > 1, kPads},
           {"model.rope_theta", no_rope, kPosition},
           {"model.rope_scaling", no_rope, kPosition},
           {"model.rope_factor", no_rope, kPosition},

@@ -83,6 +83,7 @@ std::string Bounds::broken_by(double value) const {
 }
 
 std::string Bounds::broken_by(const std::string& value) const {
+  if (text_rule != nullptr) return std::string(text_rule(value));
   if (choices.empty() || std::ranges::find(choices, value) != choices.end()) return "";
   const std::string_view near = meant_value(value, choices);
   return with_note("must be " + either(choices), note) + (near.empty() ? "" : str("; did you mean ", near, "?"));

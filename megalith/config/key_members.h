@@ -60,6 +60,8 @@ inline constexpr auto kNamesOf<nn::ExpertGemm> = nn::kExpertGemmNames;
 template <>
 inline constexpr auto kNamesOf<nn::ExpertDispatcher> = nn::kExpertDispatcherNames;
 template <>
+inline constexpr auto kNamesOf<nn::RowOverflow> = nn::kRowOverflowNames;
+template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<ops::DropBy> = {"position", "probability"};
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<ops::RopeScaling> = {"none", "linear", "llama3"};
@@ -71,6 +73,8 @@ void convert_to_plan(To& to, const From& from) {
     to = from;
   } else if constexpr (std::is_same_v<To, Sharding>) {
     to = from ? Sharding::optimizer : Sharding::none;
+  } else if constexpr (std::is_same_v<To, nn::RankCapacity>) {
+    to = nn::RankCapacity::of(from).value_or(nn::RankCapacity{});  // check_bounds() has reported others
   } else if constexpr (std::is_same_v<To, model::Tying>) {
     to = from ? model::Tying::tied : model::Tying::untied;
   } else if constexpr (std::is_enum_v<To>) {
@@ -88,6 +92,8 @@ void convert_to_recipe(std::optional<To>& to, const From& from) {
     to = from.names();
   } else if constexpr (std::is_same_v<From, nn::RecomputeConfig>) {
     to = from.modules();
+  } else if constexpr (std::is_same_v<From, nn::RankCapacity>) {
+    to = from.text();
   } else if constexpr (std::is_same_v<From, Sharding>) {
     to = from == Sharding::optimizer;
   } else if constexpr (std::is_same_v<From, model::Tying>) {

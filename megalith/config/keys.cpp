@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "megalith/config/key_members.h"
+#include "megalith/config/moe_rules.h"
 #include "megalith/model/model_config.h"
 #include "megalith/tokenizer/tokenizer.h"
 
@@ -41,6 +42,13 @@ Bounds only(double value, std::string_view note) { return {.min = value, .max = 
 Bounds above(double min) { return {.min = min, .is_above = true}; }
 Bounds probability() { return {.min = 0, .max = 1, .is_below = true}; }
 Bounds scale() { return {.min = 0, .max = kMaxScale, .is_above = true}; }
+/// A factor in thousandths, or the worst case.
+Bounds rank_capacity() {
+  return {.note = "`worst`", .text_rule = [](const std::string& value) -> std::string_view {
+            if (nn::RankCapacity::of(value)) return "";
+            return "must be a multiple of 0.001 from 0.001 to 1000000, or worst";
+          }};
+}
 Bounds one_of(std::span<const std::string_view> choices, std::string_view note = {}) {
   return {.choices = choices, .note = note};
 }
@@ -48,6 +56,9 @@ Bounds one_of(std::span<const std::string_view> choices, std::string_view note =
 /// Recipes of GPT-2 name the parts of its blocks only where they are others.
 bool is_gpt2(const RunPlan& plan) { return plan.model.family == "gpt2"; }
 bool has_experts(const RunPlan& plan) { return plan.model.moe.has_experts(); }
+bool drops_rows(const RunPlan& plan, const RunConfig& saved) {
+  return (plan.model.moe.overflow == nn::RowOverflow::drop || saved.moe.overflow == "drop") && limits_rows(plan);
+}
 bool has_capacity(const RunPlan& plan) { return plan.model.moe.has_capacity(); }
 bool has_rope(const RunPlan& plan) { return plan.model.has_rope(); }
 bool has_several_gpus(const RunPlan& plan, const RunConfig&) {
@@ -237,6 +248,26 @@ std::vector<Key> make_keys() {
        "`peer` on CPUs where it can be. The "
        "results are the same",
        has_experts},
+      {"moe.rank_capacity_factor",
+       moe([](auto& c) -> auto& { return c.rank_capacity_factor; }),
+       words("the larger of 2 and `parallel.ep` / `top_k`, or `worst` if that is less"),
+       rank_capacity(),
+       {warns, kDiffers, drops_rows},
+       not_differ,
+       "of `peer`: rows of experts that a rank has room for in training, over its even share; at least `parallel.ep` / "
+       "`top_k`, so that one expert fits. `worst`: as many as can come. Evaluation has room for all",
+       limits_rows},
+      {"moe.overflow",
+       moe([](auto& c) -> auto& { return c.overflow; }),
+       words("`rerun`"),
+       one_of(kNamesOf<nn::RowOverflow>),
+       {warns, kDiffers, drops_rows},
+       not_differ,
+       "what a step does in which a rank has too few rows. `rerun`: it changes nothing, and is run again in rounds of "
+       "experts that fit, with the results of `worst`; `abort`: it changes nothing, and the run ends with a factor "
+       "that "
+       "suffices; `drop`: pairs of token and expert beyond the rows are left out, and counted",
+       limits_rows},
       {"moe.force_balance", moe([](auto& c) -> auto& { return c.force_balance; }), words("`false`"), any(), warns,
        not_differ, "for measurements: every expert gets as many tokens, whatever the router computes", has_experts},
       {"moe.router_skew", moe([](auto& c) -> auto& { return c.router_skew; }), words("`0.0`"), at_least(0, "0: off"),

@@ -45,6 +45,8 @@ struct Bounds {
   bool is_above = false, is_below = false;  ///< min and max themselves are not legal
   std::span<const std::string_view> choices = {};
   std::string_view note = {};  ///< the reason, or the meaning of a value
+  /// Of a text: what it must be if no name of `choices` is meant; a recipe may also write a number.
+  std::string_view (*text_rule)(const std::string&) = nullptr;
 
   /// The rule that a value breaks, with the nearest name if there are choices; "" if it breaks none. Reals must be
   /// finite.

@@ -55,6 +55,25 @@ void derive_dispatcher(RunConfig& c) {
   set_default(dispatcher, "auto");
 }
 
+/// Only ranks that read rows may have room for fewer than can come, on CPUs.
+void derive_budget(RunConfig& c, Problems& out) {
+  RunConfig::Moe& m = c.moe;
+  const bool sends = m.dispatcher == "all_to_all", on_gpus = c.device.type.value_or("cpu") == "cuda";
+  const auto refuse = [&](const char* key, const std::optional<std::string>& value) {
+    if (!value || *value == "worst") return;
+    if (sends)
+      out.add(key, *value,
+              "is for ranks that read each other's rows, moe.dispatcher = peer; it is all_to_all, with room for all "
+              "rows that can come: remove the key");
+    else if (on_gpus)
+      out.add(key, *value, "is built for CPUs; on GPUs there is room for all rows that can come: remove the key");
+  };
+  refuse("moe.rank_capacity_factor", m.rank_capacity_factor);
+  refuse("moe.overflow", m.overflow);
+  if (sends || on_gpus) m.rank_capacity_factor = "worst";
+  set_default(m.overflow, "rerun");
+}
+
 /// Some layer must be an MoE.
 void check_pattern(const model::ModelConfig& m, Problems& out) {
   if (m.num_moe_layers() > 0) return;
@@ -154,6 +173,16 @@ void check_dispatcher(const RunPlan& plan, Problems& out) {
   out.require(ranks <= nn::kMaxPeers, "moe.dispatcher", "peer",
               str("at most ", nn::kMaxPeers, " ranks read each other's rows, parallel.ep = ", plan.grid.ep,
                   " and parallel.etp = ", plan.grid.etp, " make it ", ranks, instead));
+}
+
+void check_budget(const RunPlan& plan, Problems& out) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  const Index of_one = ceil_div(1000 * plan.grid.ep, moe.top_k);
+  if (moe.rank_capacity_factor.is_worst_case() || moe.rank_capacity_factor.thousandths >= of_one) return;
+  out.add("moe.rank_capacity_factor", moe.rank_capacity_factor.text(),
+          str("must be at least parallel.ep / moe.top_k = ", plan.grid.ep, " / ", moe.top_k,
+              ", so that a rank has room for one expert that all tokens choose; the least is ",
+              nn::RankCapacity{of_one}.text()));
 }
 
 void check_grid(const RunPlan& plan, Problems& out) {
@@ -279,6 +308,24 @@ MoeRows moe_rows(const RunPlan& plan) {
   return {routed, of_slice * slices};
 }
 
+nn::RankCapacity usual_rank_capacity(Index num_experts, Index top_k, Index ep) {
+  const Index factor = std::max<Index>(2000, ceil_div(1000 * ep, top_k));
+  const Index worst = 1000 * ep * std::min(top_k, num_experts / ep);
+  return {factor * top_k < worst ? factor : 0};
+}
+
+void derive_rank_capacity(RunConfig::Moe& m, const grid::ResolvedSizes& grid) {
+  if (!m.num_experts || m.rank_capacity_factor) return;
+  const Index ep = std::max(1, grid.ep);
+  m.rank_capacity_factor = usual_rank_capacity(*m.num_experts, std::max<Index>(1, *m.top_k), ep).text();
+}
+
+bool limits_rows(const RunPlan& plan) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  return plan.device == Device::cpu && moe.dispatcher != nn::ExpertDispatcher::all_to_all &&
+         moe.capacity != nn::ExpertCapacity::pad && exchanging_ranks(plan) > 1;
+}
+
 void derive_moe(RunConfig& c, Problems& out) {
   RunConfig::Moe& m = c.moe;
   if (!m.num_experts) return refuse_without_experts(c, out);
@@ -301,6 +348,7 @@ void derive_moe(RunConfig& c, Problems& out) {
   set_default(m.drop_by, "probability");
   set_default(m.gemm, "auto");
   derive_dispatcher(c);
+  derive_budget(c, out);
   set_default(m.force_balance, defaults.force_balance);
   set_default(m.router_skew, defaults.router_skew);
 }
@@ -312,6 +360,7 @@ void check_moe(const RunPlan& plan, Problems& out) {
   check_capacity(plan, out);
   check_grid(plan, out);
   check_dispatcher(plan, out);
+  check_budget(plan, out);
   check_graphs(plan, out);
 }
 

@@ -6,6 +6,13 @@ namespace megalith::config {
 /// Sets what [moe] leaves out where there are experts; else reports its keys, parallel.ep and parallel.etp.
 void derive_moe(RunConfig& config, Problems& out);
 
+/// The larger of 2 and ep / K, or the worst case if that is not more.
+nn::RankCapacity usual_rank_capacity(Index num_experts, Index top_k, Index ep);
+/// Sets the rows that ranks of experts have room for, where no key does.
+void derive_rank_capacity(RunConfig::Moe& moe, const grid::ResolvedSizes& grid);
+/// Whether ranks of experts may have room for fewer rows than can come.
+bool limits_rows(const RunPlan& plan);
+
 /// The scopes of graphs of layers: graphs.scopes, or all that can be captured where a model with experts names none.
 capture::ScopeSet graph_scopes(const RunPlan& plan);
 /// Whether graphs of layers with these scopes hold the routers of MoE layers.

@@ -165,6 +165,8 @@ class RecipeReader {
  private:
   void set_key(const std::string& key, const toml::node& node) {
     if (const Key* const row = find_key(key)) {
+      if (row->bounds.text_rule != nullptr && node.is_number())
+        return set_key(key, toml::value<std::string>(exact(*node.value<double>())));
       if (!assign(key, row->members.asked(config_), node, problems_)) config_.mistyped.push_back(row->name);
       return;
     }

@@ -26,6 +26,7 @@ struct RunConfig {
     std::optional<Index> num_experts, top_k, ffn_hidden_size, num_groups, group_top_k;
     std::optional<Index> shared_ffn_hidden_size, capacity_run;
     std::optional<std::string> pattern, score, aux_scope, capacity, drop_by, gemm, dispatcher, replay;
+    std::optional<std::string> rank_capacity_factor, overflow;
     std::optional<double> scale, aux_loss, z_loss, expert_bias_rate, capacity_factor, router_skew;
     std::optional<bool> score_before_top_k, normalize_top_k, shared_gate, force_balance;
   } moe;

@@ -142,7 +142,7 @@ void Decoder::allocate() {
     const auto found = planned.find(owner);
     return found == planned.end() ? Buffer() : ledger_.take(owner, found->second);
   };
-  memory_.allocate(ledger_, 0, planned.at(kScratchOwner));
+  memory_.allocate(ledger_, {}, planned.at(kScratchOwner));
   cache_memory_ = take(kCacheOwner);
   inputs_ = take("inputs");
   messages_ = take("messages");

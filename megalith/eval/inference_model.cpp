@@ -117,7 +117,7 @@ void InferenceModel::allocate() {
   ops::start_libraries(*ex_, mesh_.tp.channel().multiprocessors());
   if (const Index workspace = ops::library_workspace_bytes(config_.device); workspace > 0)
     ledger_.note("library workspace", workspace);
-  memory_.allocate(ledger_, 0, memory_.scratch_bytes());
+  memory_.allocate(ledger_, {}, memory_.scratch_bytes());
   memory_.fill_tables(*ex_);
   round_ = ledger_.take("inputs", round_bytes());
   loss_sums_ = round_.view({1}, DType::f64, round_bytes() - kAlignment);

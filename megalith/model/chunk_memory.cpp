@@ -74,6 +74,7 @@ nn::Microbatch ChunkMemory::microbatch(const Pass& pass) const {
           .step_state = {},
           .mode = pass.mode,
           .moe = &moe_,
+          .exchange = pass.exchange,
           .rope_table = rope_table_,
           .past = pass.past};
 }
@@ -91,10 +92,10 @@ std::vector<Chunk::Saved> ChunkMemory::make_saved(int chunk, std::size_t count) 
   return sets;
 }
 
-Index ChunkMemory::max_scratch(Index MemoryPlan::*bytes, Index saved_bytes) const {
+Index ChunkMemory::max_scratch(Index MemoryPlan::*bytes, const SavedBytes& saved) const {
   Index most = 0;
-  for (const auto& [pass, plan] : plans_)
-    most = std::max(most, plan.*bytes - (plan.phases.size() > 1 ? 0 : saved_bytes));
+  for (const auto& [planned, plan] : plans_)
+    most = std::max(most, bytes_before_scratch(planned.first, plan, saved) + plan.*bytes - saved.at_once);
   return most;
 }
 
@@ -104,12 +105,12 @@ BytesByOwner ChunkMemory::bytes() const {
   return bytes;
 }
 
-void ChunkMemory::allocate(MemoryLedger& ledger, Index saved_bytes, Index scratch_bytes) {
+void ChunkMemory::allocate(MemoryLedger& ledger, const SavedBytes& saved, Index scratch_bytes) {
   params_.allocate(ledger);
-  saved_bytes_ = saved_bytes;
+  saved_ = saved;
   const bool has_backward =
       std::ranges::any_of(plans_, [](const auto& planned) { return planned.second.phases.size() > 1; });
-  work_ = has_backward ? ledger.take(kActivationsOwner, saved_bytes, kScratchOwner, scratch_bytes)
+  work_ = has_backward ? ledger.take(kActivationsOwner, saved.at_once, kScratchOwner, scratch_bytes)
                        : ledger.take(kScratchOwner, scratch_bytes);
   if (!rope_table_) return;
   rope_memory_ = ledger.take(kRotationsOwner, rope_table_.bytes());

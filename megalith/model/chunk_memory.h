@@ -17,9 +17,15 @@ struct Pass {
   Index batch = 1, seq_len = 1;  ///< sequences, and tokens of each
   nn::Past past = nn::Past::none;
   Index scored = 0;  ///< rows of each sequence that an evaluation scores
+  nn::RowExchange exchange = nn::RowExchange::at_once;
   auto operator<=>(const Pass&) const = default;
 
   Index tokens() const { return batch * seq_len; }
+};
+
+/// What passes keep for backward, of all microbatches in flight: passes whose experts get rows at once, and in rounds.
+struct SavedBytes {
+  Index at_once = 0, in_rounds = 0;
 };
 
 struct ChunkMemoryConfig {
@@ -70,27 +76,27 @@ class ChunkMemory {
   /// Objects for `count` passes in flight of a chunk, with their host memory.
   std::vector<Chunk::Saved> make_saved(int chunk, std::size_t count) const;
 
-  /// The scratch of all planned passes, if `saved_bytes` of results lie before it. A pass without backward keeps
-  /// nothing, so its scratch begins where these do.
-  Index scratch_bytes(Index saved_bytes = 0) const { return max_scratch(&MemoryPlan::scratch_bytes, saved_bytes); }
+  /// The scratch of all planned passes, if so many bytes of results lie before it. A pass without backward keeps
+  /// nothing, so its scratch begins where these do. That of passes in rounds begins after what they keep.
+  Index scratch_bytes(const SavedBytes& saved = {}) const { return max_scratch(&MemoryPlan::scratch_bytes, saved); }
   /// The part of it that tensors hold when they hold most.
-  Index alive_bytes(Index saved_bytes = 0) const { return max_scratch(&MemoryPlan::alive_bytes, saved_bytes); }
+  Index alive_bytes(const SavedBytes& saved = {}) const { return max_scratch(&MemoryPlan::alive_bytes, saved); }
   /// By owner: parameters and rotations. Scratch depends on saved_bytes.
   BytesByOwner bytes() const;
   /// Takes these, and in one piece scratch and before it, where passes have backward, their results (owner
   /// "activations").
-  void allocate(MemoryLedger& ledger, Index saved_bytes, Index scratch_bytes);
+  void allocate(MemoryLedger& ledger, const SavedBytes& saved, Index scratch_bytes);
   /// Once, after allocate(): what all passes read and none writes.
   void fill_tables(Exec& ex) const;
   /// Results, then scratch. Their contents matter only within a step or an evaluation.
   const Buffer& work() const { return work_; }
-  std::byte* scratch() const { return work_.data() + saved_bytes_; }
+  std::byte* scratch() const { return work_.data() + saved_.at_once; }
 
   /// Runs a phase of a pass in its memory. `saved`: where the results lie that backward reads.
   template <class Body>
   void run(Exec& ex, const Pass& pass, int chunk, std::size_t phase, std::byte* saved, Body&& body) const {
     const MemoryPlan& plan = plan_of(pass, chunk);
-    ex.begin(plan.phases[phase], saved, plan.phases.size() > 1 ? scratch() : work_.data());
+    ex.begin(plan.phases[phase], saved, work_.data() + bytes_before_scratch(pass, plan, saved_));
     body();
     ex.end();
   }
@@ -106,7 +112,11 @@ class ChunkMemory {
 
  private:
   const ChunkRange& range(int chunk) const { return this->chunk(chunk).range(); }
-  Index max_scratch(Index MemoryPlan::*bytes, Index saved_bytes) const;
+  static Index bytes_before_scratch(const Pass& pass, const MemoryPlan& plan, const SavedBytes& saved) {
+    if (plan.phases.size() == 1) return 0;
+    return pass.exchange == nn::RowExchange::in_rounds ? saved.in_rounds : saved.at_once;
+  }
+  Index max_scratch(Index MemoryPlan::*bytes, const SavedBytes& saved) const;
 
   ChunkMemoryConfig config_;
   nn::LayerGroups groups_;
@@ -114,7 +124,7 @@ class ChunkMemory {
   std::vector<Chunk> chunks_;
   std::map<std::pair<Pass, int>, MemoryPlan> plans_;
   Buffer work_, rope_memory_;
-  Index saved_bytes_ = 0;
+  SavedBytes saved_;
   Tensor rope_table_;  ///< ops::rope_table; undefined where no layer rotates
   nn::MoeStep moe_;
 };

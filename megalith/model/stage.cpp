@@ -92,21 +92,30 @@ Stage::Stage(StageConfig config, const comm::Mesh& mesh)
   plan_memory();
 }
 
-void Stage::plan_memory() {
+bool Stage::may_run_in_rounds() const {
+  const nn::MoeConfig& moe = config_.model.moe;
+  return moe.has_experts() && !moe.rank_capacity_factor.is_worst_case() && moe.overflow != nn::RowOverflow::drop;
+}
+
+void Stage::plan_pass(const Pass& pass) {
   const ActivationSlot nowhere{.block = {}, .step_state = BatchLayout::state_of({}), .batch = layout_.inputs_of({})};
   for (int chunk = 0; chunk < config_.chunks; ++chunk) {
-    for (const nn::Mode mode : {nn::Mode::train, nn::Mode::evaluate}) {
-      const Chunk& own = memory_.chunk(chunk);
-      const Tensor message = memory_.message(pass(mode));
-      const Tensor before = memory_.input_of(chunk, message), after = memory_.output_of(chunk, message);
-      const Chunk::Inputs with = inputs(nowhere, mode);
-      Chunk::Saved saved = own.make_saved();
-      const ChunkMemory::Ops backward = [&](Exec& ex) { own.backward(ex, with, after, before, saved, nullptr); };
-      memory_.plan(
-          pass(mode), chunk, [&](Exec& ex) { own.forward(ex, with, before, after, saved, nullptr); },
-          mode == nn::Mode::train ? backward : ChunkMemory::Ops());
-    }
+    const Chunk& own = memory_.chunk(chunk);
+    const Tensor message = memory_.message(pass);
+    const Tensor before = memory_.input_of(chunk, message), after = memory_.output_of(chunk, message);
+    const Chunk::Inputs with = inputs(nowhere, pass);
+    Chunk::Saved saved = own.make_saved();
+    const ChunkMemory::Ops backward = [&](Exec& ex) { own.backward(ex, with, after, before, saved, nullptr); };
+    memory_.plan(
+        pass, chunk, [&](Exec& ex) { own.forward(ex, with, before, after, saved, nullptr); },
+        pass.mode == nn::Mode::train ? backward : ChunkMemory::Ops());
   }
+}
+
+void Stage::plan_memory() {
+  plan_pass(pass(nn::Mode::train));
+  plan_pass(pass(nn::Mode::evaluate));
+  if (may_run_in_rounds()) plan_pass(pass(nn::Mode::train, nn::RowExchange::in_rounds));
   train_schedule_ = cheapest_lowering(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training));
   eval_schedule_ =
       pipeline::lower(schedule_shape(config_, mesh_, pipeline::ScheduleMode::forward_only), mesh_.pp_rank());
@@ -125,9 +134,18 @@ pipeline::LoweredSchedule Stage::cheapest_lowering(const pipeline::ScheduleShape
   return activation_bytes(shared) < activation_bytes(per_chunk) ? shared : per_chunk;
 }
 
-Index Stage::slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const {
-  if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk) return plan_of(pool).saved_bytes;
-  return plan_of(largest_chunk()).saved_bytes;
+Index Stage::slot_bytes(const pipeline::LoweredSchedule& schedule, int pool, nn::RowExchange exchange) const {
+  const auto saved_of = [&](int chunk) { return memory_.plan_of(pass(nn::Mode::train, exchange), chunk).saved_bytes; };
+  if (schedule.slot_policy == pipeline::SlotPolicy::per_chunk) return saved_of(pool);
+  Index largest = 0;
+  for (int chunk = 0; chunk < config_.chunks; ++chunk) largest = std::max(largest, saved_of(chunk));
+  return largest;
+}
+
+SavedBytes Stage::saved_bytes() const {
+  const Index in_rounds =
+      may_run_in_rounds() ? activation_bytes(train_schedule_, nn::RowExchange::in_rounds) : Index{0};
+  return {activation_bytes(train_schedule_), in_rounds};
 }
 
 int Stage::largest_chunk() const {
@@ -138,10 +156,10 @@ int Stage::largest_chunk() const {
   return largest;
 }
 
-Index Stage::activation_bytes(const pipeline::LoweredSchedule& schedule) const {
+Index Stage::activation_bytes(const pipeline::LoweredSchedule& schedule, nn::RowExchange exchange) const {
   Index bytes = 0;
   for (std::size_t pool = 0; pool < schedule.num_slots.size(); ++pool) {
-    bytes += schedule.num_slots[pool] * slot_bytes(schedule, static_cast<int>(pool));
+    bytes += schedule.num_slots[pool] * slot_bytes(schedule, static_cast<int>(pool), exchange);
   }
   return bytes;
 }
@@ -183,14 +201,14 @@ BytesByOwner Stage::planned_bytes(Index extra_scratch) const {
   const Index expert_rows = expert_rows_bytes();
   bytes[kActivationsOwner] = activations - expert_rows;
   if (config_.model.moe.has_experts()) bytes[nn::Moe::kRowsOwner] = expert_rows;
-  bytes[kScratchOwner] = std::max(extra_scratch, memory_.scratch_bytes(activations));
+  bytes[kScratchOwner] = std::max(extra_scratch, memory_.scratch_bytes(saved_bytes()));
   bytes["inputs"] = input_bytes() + step_input_bytes();
   return bytes;
 }
 
 void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   const BytesByOwner bytes = planned_bytes(extra_scratch);
-  memory_.allocate(ledger, activation_bytes(train_schedule_), bytes.at(kScratchOwner));
+  memory_.allocate(ledger, saved_bytes(), bytes.at(kScratchOwner));
   if (config_.model.moe.has_experts()) {  // they lie among the activations of their slots
     const Index expert_rows = bytes.at(nn::Moe::kRowsOwner);
     ledger.note(kActivationsOwner, -expert_rows);
@@ -211,6 +229,7 @@ void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   for (int chunk = 0; chunk < config_.chunks; ++chunk) {
     saved_.push_back(memory_.make_saved(chunk, config_.capture.layers.any() ? instances : slots_.size()));
     saved_by_evaluation_.push_back(memory_.make_saved(chunk, slots_.size()));
+    saved_in_rounds_.push_back(memory_.make_saved(chunk, may_run_in_rounds() ? slots_.size() : 0));
   }
   if (config_.input_uploads == InputUploads::whole_step) {
     step_inputs_ = StepInputs(ledger, "inputs", config_.device, num_microbatches(config_, mesh_), step_block_bytes());
@@ -218,12 +237,17 @@ void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
     constexpr int kUploadsAhead = 4;
     staging_ = Staging(config_.device, layout_.bytes(), kUploadsAhead);
   }
-  std::byte* place = memory_.work().data();
+  place_slots(&ActivationSlot::activations, nn::RowExchange::at_once);
+  if (may_run_in_rounds()) place_slots(&ActivationSlot::in_rounds, nn::RowExchange::in_rounds);
+}
+
+void Stage::place_slots(std::byte* ActivationSlot::*place, nn::RowExchange exchange) {
+  std::byte* next = memory_.work().data();
   std::size_t index = 0;
   for (std::size_t pool = 0; pool < train_schedule_.num_slots.size(); ++pool) {
     for (int i = 0; i < train_schedule_.num_slots[pool]; ++i) {
-      slots_[index++].activations = place;
-      place += slot_bytes(train_schedule_, static_cast<int>(pool));
+      slots_[index++].*place = next;
+      next += slot_bytes(train_schedule_, static_cast<int>(pool), exchange);
     }
   }
 }
@@ -264,8 +288,8 @@ Stage::ActivationSlot& Stage::slot(int chunk, int slot) {
   return slots_[first[static_cast<std::size_t>(chunk)] + static_cast<std::size_t>(slot)];
 }
 
-Chunk::Inputs Stage::inputs(const ActivationSlot& slot, nn::Mode mode) const {
-  nn::Microbatch microbatch = memory_.microbatch(pass(mode));
+Chunk::Inputs Stage::inputs(const ActivationSlot& slot, const Pass& pass) const {
+  nn::Microbatch microbatch = memory_.microbatch(pass);
   microbatch.step_state = slot.step_state;
   microbatch.lengths = slot.batch.lengths;
   return {std::move(microbatch), slot.batch, loss_sums_};
@@ -304,7 +328,7 @@ bool Stage::graphs_know_microbatch() const {
 }
 
 nn::SegmentGraphs Stage::segment_graphs(int chunk, int slot_index) {
-  if (mode_ == nn::Mode::evaluate) return {};
+  if (mode_ == nn::Mode::evaluate || row_exchange_ == nn::RowExchange::in_rounds) return {};
   if (graphs_know_microbatch()) return {graphs_, chunk, slot(chunk, slot_index).microbatch};
   return {graphs_, chunk, config_.instances == CaptureInstance::slot ? slot_index : 0};
 }
@@ -314,6 +338,8 @@ bool Stage::first_replaces_grads() const {
 }
 
 Chunk::Saved& Stage::saved(int chunk, int slot_index) {
+  if (mode_ == nn::Mode::train && row_exchange_ == nn::RowExchange::in_rounds)
+    return saved_in_rounds_[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(slot_index)];
   const bool from_graphs = mode_ == nn::Mode::train && config_.capture.layers.any();
   const int index = from_graphs ? segment_graphs(chunk, slot_index).instance : slot_index;
   std::vector<std::vector<Chunk::Saved>>& all = mode_ == nn::Mode::train ? saved_ : saved_by_evaluation_;
@@ -372,6 +398,8 @@ void Stage::sum_moe_totals(Exec& ex) {
   if (mesh_.tp_rank() == 0 && mesh_.dp_cp.rank() == 0) router_states_.add_bias_ranges(ex, moe_totals());
   comm::all_reduce(ex, mesh_.world, moe_totals().counts, comm::Reduce::sum).wait(ex);
   comm::all_reduce(ex, mesh_.world, moe_totals().numbers, comm::Reduce::sum).wait(ex);
+  if (!config_.model.moe.rank_capacity_factor.is_worst_case())
+    comm::all_reduce(ex, mesh_.world, moe_totals().overflow.rows(1, 1), comm::Reduce::max).wait(ex);
 }
 
 void Stage::gather_all_params(Exec& ex) { exchange_.gather_all(ex); }
@@ -384,9 +412,9 @@ void Stage::gather_params(Exec& ex, int chunk) {
 void Stage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, const Tensor& output) {
   const ActivationSlot& place = slot(chunk, slot_index);
   const bool awaits = std::exchange(awaits_params_[static_cast<std::size_t>(chunk)], 0) != 0;
-  Chunk::Inputs with = inputs(place, mode_);
+  Chunk::Inputs with = inputs(place, pass());
   with.graphs = segment_graphs(chunk, slot_index);
-  memory_.run(ex, pass(mode_), chunk, 0, place.activations, [&] {
+  memory_.run(ex, pass(), chunk, 0, activations_of(place), [&] {
     memory_.chunk(chunk).forward(ex, with, input, output, saved(chunk, slot_index), awaits ? &exchange_ : nullptr);
   });
 }
@@ -394,10 +422,10 @@ void Stage::forward(Exec& ex, int chunk, int slot_index, const Tensor& input, co
 void Stage::backward(Exec& ex, int chunk, int slot_index, const Tensor& output_grad, const Tensor& input_grad,
                      const pipeline::BackwardTurn& turn) {
   const ActivationSlot& place = slot(chunk, slot_index);
-  Chunk::Inputs with = inputs(place, mode_);
+  Chunk::Inputs with = inputs(place, pass());
   with.graphs = segment_graphs(chunk, slot_index);
   if (turn.is_first && first_replaces_grads()) with.microbatch.weight_grads = ops::Write::overwrite;
-  memory_.run(ex, pass(mode_), chunk, 1, place.activations, [&] {
+  memory_.run(ex, pass(), chunk, 1, activations_of(place), [&] {
     memory_.chunk(chunk).backward(ex, with, output_grad, input_grad, saved(chunk, slot_index),
                                   turn.is_last ? &exchange_ : nullptr);
   });

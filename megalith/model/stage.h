@@ -75,7 +75,7 @@ class Stage : public pipeline::Stage {
   /// needs.
   BytesByOwner planned_bytes(Index extra_scratch = 0) const;
   /// The part of scratch that tensors hold when they hold most.
-  Index scratch_alive_bytes() const { return memory_.alive_bytes(activation_bytes(train_schedule_)); }
+  Index scratch_alive_bytes() const { return memory_.alive_bytes(saved_bytes()); }
   void allocate(MemoryLedger& ledger, Index extra_scratch = 0);
   /// Once, after allocate(): what all passes read and none writes.
   void fill_tables(Exec& ex) const { memory_.fill_tables(ex); }
@@ -101,6 +101,9 @@ class Stage : public pipeline::Stage {
   /// are the sums over these. Complete when the host has submitted all passes.
   const LossCounts& loss_counts() const { return loss_counts_; }
 
+  /// How rows come to the experts of other ranks in all training passes from here on. In rounds there are no graphs.
+  /// The memory of passes in rounds is planned where experts may have too few rows, in the memory of the others.
+  void set_exchange(nn::RowExchange exchange) { row_exchange_ = exchange; }
   /// What passes have added up about MoE layers since begin(), and the sums over ranks once sum_moe_totals() has run.
   const nn::MoeTotals& moe_totals() const { return memory_.moe().totals; }
   /// What MoE layers share in all passes from here on.
@@ -135,20 +138,31 @@ class Stage : public pipeline::Stage {
 
  private:
   struct ActivationSlot {
-    std::byte* activations = nullptr;
-    Tensor block;  ///< u8 [layout_.bytes()], filled by one upload
+    std::byte *activations = nullptr, *in_rounds = nullptr;  ///< what passes keep: at once, in rounds
+    Tensor block;                                            ///< u8 [layout_.bytes()], filled by one upload
     Tensor step_state;
     BatchTensors batch;              ///< parts of the block
     int chunk = -1, microbatch = 0;  ///< which it serves; -1: none yet
   };
 
-  Pass pass(nn::Mode mode) const {
-    return {.mode = mode, .batch = config_.micro_batch, .seq_len = config_.model.seq_len};
+  Pass pass(nn::Mode mode, nn::RowExchange exchange = nn::RowExchange::at_once) const {
+    return {.mode = mode, .batch = config_.micro_batch, .seq_len = config_.model.seq_len, .exchange = exchange};
+  }
+  /// Of the passes from here on.
+  Pass pass() const { return pass(mode_, mode_ == nn::Mode::train ? row_exchange_ : nn::RowExchange::at_once); }
+  bool may_run_in_rounds() const;
+  std::byte* activations_of(const ActivationSlot& slot) const {
+    return row_exchange_ == nn::RowExchange::in_rounds ? slot.in_rounds : slot.activations;
   }
   void plan_memory();
   pipeline::LoweredSchedule cheapest_lowering(const pipeline::ScheduleShape& shape) const;
-  Index activation_bytes(const pipeline::LoweredSchedule& schedule) const;
-  Index slot_bytes(const pipeline::LoweredSchedule& schedule, int pool) const;
+  void plan_pass(const Pass& pass);
+  Index activation_bytes(const pipeline::LoweredSchedule& schedule,
+                         nn::RowExchange exchange = nn::RowExchange::at_once) const;
+  Index slot_bytes(const pipeline::LoweredSchedule& schedule, int pool,
+                   nn::RowExchange exchange = nn::RowExchange::at_once) const;
+  SavedBytes saved_bytes() const;
+  void place_slots(std::byte* ActivationSlot::*place, nn::RowExchange exchange);
   /// The chunk with the most activations.
   int largest_chunk() const;
   Index input_bytes() const;
@@ -166,7 +180,7 @@ class Stage : public pipeline::Stage {
   Index expert_rows_bytes() const;
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
   /// The inputs of a slot; those of an empty one have no memory.
-  Chunk::Inputs inputs(const ActivationSlot& slot, nn::Mode mode) const;
+  Chunk::Inputs inputs(const ActivationSlot& slot, const Pass& pass) const;
   /// Whether each microbatch has its own graphs.
   bool graphs_know_microbatch() const;
   nn::SegmentGraphs segment_graphs(int chunk, int slot_index);
@@ -185,8 +199,8 @@ class Stage : public pipeline::Stage {
   Buffer inputs_;
   std::vector<ActivationSlot> slots_;
   /// By chunk, then by slot. The launch of a graph skips the host code of a pass, which fills this. So if a microbatch
-  /// has its own graphs it also has its own Saved, and evaluations have others than training.
-  std::vector<std::vector<Chunk::Saved>> saved_, saved_by_evaluation_;
+  /// has its own graphs it also has its own Saved, and evaluations and passes in rounds have others.
+  std::vector<std::vector<Chunk::Saved>> saved_, saved_by_evaluation_, saved_in_rounds_;
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
   Tensor loss_sums_;
@@ -195,6 +209,7 @@ class Stage : public pipeline::Stage {
   StepInputs step_inputs_;
   GraphCache* graphs_ = nullptr;
   nn::Mode mode_ = nn::Mode::train;
+  nn::RowExchange row_exchange_ = nn::RowExchange::at_once;  ///< of training
   optim::ParamExchange exchange_;
   std::vector<std::uint8_t> awaits_params_;  ///< by chunk: 1 from gather_params() to the forward after it
   const BatchSource* source_ = nullptr;

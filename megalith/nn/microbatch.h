@@ -11,6 +11,8 @@ enum class Mode : std::uint8_t { train, evaluate };  ///< evaluate: no dropout, 
 /// Whether a forward pass is the microbatch's first, or recomputes results for backward: then it adds to no totals.
 enum class ForwardPass : std::uint8_t { first, recompute };
 struct MoeStep;  // nn/moe/moe_step.h
+/// How rows come to experts of other ranks: all at once, or in rounds where their buffers are too small.
+enum class RowExchange : std::uint8_t { at_once, in_rounds };
 
 /// The largest number of sub-microbatches of a microbatch.
 inline constexpr int kMaxSubBatches = 2;
@@ -48,6 +50,7 @@ struct Microbatch {
 
   const MoeStep* moe = nullptr;  ///< in models with MoE layers; null in evaluations: routing by score
   ForwardPass pass = ForwardPass::first;
+  RowExchange exchange = RowExchange::at_once;
   SubBatch sub_batch = {};  ///< forward only
   Tensor lengths = {};      ///< [B] i32, tokens of each sample; undefined: all have seq_len
   Tensor rope_table = {};   ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k

@@ -105,11 +105,21 @@ GroupedProduct on_gpu(const GroupedProduct& product, const Names& names) {
 
 /// dw as a row of numbers for each group, and the sums of their squares: the first numbers of `squares`.
 struct SquaresOfGroups {
-  SquaresOfGroups(Device device, const GroupedProduct& product)
-      : dw(product.weights.reshaped({product.weights.dim(0), product.weights.dim(1) * product.weights.dim(2)})),
-        sums(product.squares.rows(0, dw.dim(0) * square_blocks(device, dw.dim(1)))
+  SquaresOfGroups(Device device, const Tensor& of, const Tensor& squares)
+      : dw(of.reshaped({of.dim(0), of.dim(1) * of.dim(2)})),
+        all(squares),
+        sums(squares.rows(0, dw.dim(0) * square_blocks(device, dw.dim(1)))
                  .reshaped({dw.dim(0), square_blocks(device, dw.dim(1))})) {}
-  Tensor dw, sums;
+  void sum_on_cpu() const {
+    cpu::fill(all, 0);
+    cpu::sum_of_squares(dw, sums);
+  }
+  template <class Stream>
+  void sum_on_gpu(Stream stream) const {
+    cuda::fill(stream, all, 0);
+    cuda::sum_of_squares(stream, dw, sums);
+  }
+  Tensor dw, all, sums;
 };
 
 void run(Exec& ex, const GroupedProduct& product, const Names& names, const OpInfo& info) {
@@ -119,17 +129,13 @@ void run(Exec& ex, const GroupedProduct& product, const Names& names, const OpIn
       [product, &names] {
         cpu::grouped_matmul(on_cpu(product, names));
         if (!product.squares) return;
-        const SquaresOfGroups squares(Device::cpu, product);
-        cpu::fill(product.squares, 0);
-        cpu::sum_of_squares(squares.dw, squares.sums);
+        SquaresOfGroups(Device::cpu, product.weights, product.squares).sum_on_cpu();
       },
       [product, &names](auto& exec, auto stream) {
         if (cuda::grouped_kernel(exec, stream, product)) return;
         cuda::grouped_matmul(exec, stream, on_gpu(product, names));
         if (!product.squares) return;
-        const SquaresOfGroups squares(Device::cuda, product);
-        cuda::fill(stream, product.squares, 0);
-        cuda::sum_of_squares(stream, squares.dw, squares.sums);
+        SquaresOfGroups(Device::cuda, product.weights, product.squares).sum_on_gpu(stream);
       });
 }
 
@@ -214,6 +220,15 @@ void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args) {
       {.name = "grouped_matmul_weight_grad",
        .reads = {args.dy, args.x, before, args.groups.begin, args.groups.rows},
        .writes = {args.dw, args.squares}});
+}
+
+void sum_weight_grad_squares(Exec& ex, const Tensor& dw, const Tensor& squares) {
+  const auto [groups, n, k] = kWeightGrad.dims<3>(dw, "dw");
+  kWeightGrad.like(squares, {weight_grad_squares({groups, n, k})}, DType::f64, "squares");
+  run_kernel(
+      ex, {.name = "sum_weight_grad_squares", .reads = {dw}, .writes = {squares}},
+      [dw, squares] { SquaresOfGroups(Device::cpu, dw, squares).sum_on_cpu(); },
+      [dw, squares](auto&, auto stream) { SquaresOfGroups(Device::cuda, dw, squares).sum_on_gpu(stream); });
 }
 
 void grouped_matmul_activated(Exec& ex, const GroupedActivated& args) {

@@ -58,6 +58,8 @@ struct GroupedWeightGrad {
 };
 Index weight_grad_squares(const Shape& dw);
 void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args);
+/// `squares` of dw [E, N, K], for a dw whose groups came by several calls.
+void sum_weight_grad_squares(Exec& ex, const Tensor& dw, const Tensor& squares);
 
 /// The first product of experts and its activation: z_g = x_g w_g^T, h = act(z). With z [M, 2F] it is SwiGLU
 /// (ops/swiglu.h), with z [M, F] GELU (ops/elementwise.h). z is rounded before the activation.

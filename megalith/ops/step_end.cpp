@@ -20,10 +20,11 @@ void step_terms(Exec& ex, const StepTerms& args) {
   expect_like(args.totals, {kTotals}, DType::f64, "step_terms.totals");
   expect_like(args.counts, {kCounts}, DType::u64, "step_terms.counts");
   expect_struct<StepOutcome>(args.outcome, "step_terms.outcome");
+  if (args.overflow) expect_like(args.overflow, {2}, DType::i64, "step_terms.overflow");
   run_kernel(
       ex,
       {.name = "step_terms",
-       .reads = {args.sum_squares, args.loss_sums, args.counts},
+       .reads = {args.sum_squares, args.loss_sums, args.counts, args.overflow},
        .writes = {args.totals, args.counts, args.outcome}},
       [args] { cpu::step_terms(args); }, [args](auto&, auto stream) { cuda::step_terms(stream, args); });
 }

@@ -49,8 +49,11 @@ struct OptimizerState {
   std::int64_t updates = 0;  ///< how many were applied so far
   double loss_scale = 1;
   std::int64_t clean_steps = 0;  ///< how many, without a break, since the scale last changed
-  std::int64_t halted = 0;       ///< 1: a step was not finite or the ranks disagreed; nothing changes any more
+  /// 1: a step was not finite or the ranks disagreed; nothing changes any more. 2: experts had too few rows in a step;
+  /// it and those after it change nothing until the host sets this to 0.
+  std::int64_t halted = 0;
 };
+inline constexpr std::int64_t kHeldForRows = 2;
 
 /// The largest number of losses of a model.
 inline constexpr int kMaxLosses = 4;
@@ -66,6 +69,7 @@ struct StepCounts {
   std::uint64_t non_finite = 0;                ///< ranks that saw a number that is not finite
   std::uint64_t calls = 0;                     ///< agreement terms: 0 if all ranks made the same calls
   std::uint64_t requests = 0;                  ///< requests of ranks to all ranks, summed; no meaning here
+  std::uint64_t without_rows = 0;              ///< pairs of token and expert beyond the rows of ranks (row_budget.h)
   std::uint64_t loss_counts[kMaxLosses] = {};  ///< terms of each loss in the global batch
 };
 /// The mean of a loss over its terms; 0 if there are none.
@@ -75,21 +79,26 @@ constexpr double mean_of_loss(const StepTotals& totals, const StepCounts& counts
 }
 /// How much of them ranks communicate, with `losses` losses.
 constexpr Index summed_totals(int losses) { return 1 + losses; }
-constexpr Index summed_counts(int losses) { return 3 + losses; }
+constexpr Index summed_counts(int losses) { return 4 + losses; }
 
 /// What the host reads about a step when it is complete.
 struct StepOutcome {
   StepTotals totals;
   StepCounts counts;
   double grad_norm = 0, learning_rate = 0, loss_scale = 1;  ///< the norm unscaled, before clipping; the scale used
+  std::int64_t halted = 0;                                  ///< OptimizerState::halted after the step
   std::int32_t applied = 0;
   std::int32_t finite_here = 1;  ///< this rank's numbers were finite
 };
+
+/// What a step does in which experts had too few rows.
+enum class WithoutRows : std::uint8_t { holds, counts };
 
 struct StepRules {
   LearningRate learning_rate = {};
   LossScaling scaling = {};
   double clip = 0;  ///< limit of the global gradient norm; 0: none
+  WithoutRows without_rows = WithoutRows::holds;
   /// Backward multiplies every term of the first loss by 1 / this, before the number of terms of all ranks is known.
   /// The update then corrects the gradients. 0: they need no correction. Models with several losses have 0.
   double divided_by = 0;
@@ -155,10 +164,11 @@ constexpr double clip_factor(double clip, double norm) {
 constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, const StepCounts& counts,
                              OptimizerState& state, StepOutcome& outcome) {
   const bool agreed = counts.calls == 0, finite = counts.non_finite == 0;
+  const bool has_rows = counts.without_rows == 0 || rules.without_rows == WithoutRows::counts;
   const double mean = rules.mean_factor(counts);
   const double norm = std::sqrt(totals.squares) / state.loss_scale * mean;
   StepVerdict verdict;
-  verdict.apply = agreed && finite && state.halted == 0 ? 1 : 0;
+  verdict.apply = agreed && finite && has_rows && state.halted == 0 ? 1 : 0;
   verdict.factor = clip_factor(rules.clip, norm) / state.loss_scale * mean;
   verdict.learning_rate = rules.learning_rate.of(state.updates + 1);
   verdict.update = state.updates;
@@ -168,11 +178,16 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   outcome.learning_rate = verdict.learning_rate;
   outcome.loss_scale = state.loss_scale;
   outcome.applied = verdict.apply != 0 ? 1 : 0;
+  outcome.halted = state.halted;
   if (state.halted != 0) return verdict;
+  if (agreed && !has_rows) {
+    outcome.halted = state.halted = kHeldForRows;
+    return verdict;
+  }
   if (verdict.apply != 0) ++state.updates;
   const bool scaled = rules.scaling.is_on();
   if (!agreed || (!finite && !scaled)) {
-    state.halted = 1;
+    outcome.halted = state.halted = 1;
   } else if (!finite) {
     const double halved = state.loss_scale / 2;
     state.loss_scale = halved > rules.scaling.smallest ? halved : rules.scaling.smallest;
@@ -184,20 +199,21 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   return verdict;
 }
 
-/// terms_of() on the device. The host writes all counts except `non_finite`, the first.
+/// terms_of() on the device. The host writes all counts except `non_finite`, the first, and `without_rows`.
 struct StepTerms {
-  Tensor sum_squares;  // in   [2 groups] f64: squares, replicas_squares of each reduction group
-  Tensor loss_sums;    // in   [L] f64, L <= kMaxLosses
-  Tensor totals;       // out  [5] f64: StepTotals
-  Tensor counts;       // in, out  [7] u64: StepCounts
-  Tensor outcome;      // out  u8 [sizeof(StepOutcome)]: finite_here
+  Tensor sum_squares;    // in   [2 groups] f64: squares, replicas_squares of each reduction group
+  Tensor loss_sums;      // in   [L] f64, L <= kMaxLosses
+  Tensor totals;         // out  [5] f64: StepTotals
+  Tensor counts;         // in, out  [8] u64: StepCounts
+  Tensor overflow = {};  // in   [2] i64: LimitRows::overflow; undefined: none
+  Tensor outcome;        // out  u8 [sizeof(StepOutcome)]: finite_here
   LossShare loss = LossShare::counts;
 };
 void step_terms(Exec& ex, const StepTerms& args);
 
 /// decide() on the device.
 struct DecideStep {
-  Tensor totals, counts;  // in   [5] f64, [7] u64, summed over all ranks
+  Tensor totals, counts;  // in   [5] f64, [8] u64, summed over all ranks
   Tensor state;           // in, out  u8 [sizeof(OptimizerState)]
   Tensor verdict;         // out  u8 [sizeof(StepVerdict)]
   Tensor outcome;         // in, out  u8 [sizeof(StepOutcome)]

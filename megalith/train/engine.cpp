@@ -10,6 +10,8 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/config/moe_rules.h"
+#include "megalith/ops/row_budget.h"
 #include "megalith/train/gather.h"
 
 namespace megalith::train {
@@ -97,6 +99,17 @@ void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
                            ". A lower optimizer.lr or a longer warm-up may help"));
 }
 
+void Engine::refuse_overflow(std::byte* totals, Index step) const {
+  const config::RunPlan& plan = memory_.plan();
+  const nn::MoeConfig& moe = plan.model.moe;
+  const Index needed = totals_in(totals).overflow.data<std::int64_t>()[1], even = config::moe_rows(plan).permuted;
+  throw ConfigError(str("[step ", step, "] moe.rank_capacity_factor = ", moe.rank_capacity_factor.text(),
+                        ": a rank of experts needs ", needed, " rows, and has room for ",
+                        ops::rows_of_factor(even, moe.rank_capacity_factor.thousandths), "; for this step ",
+                        nn::RankCapacity{ops::factor_for_rows(needed, even)}.text(),
+                        " suffices. Parameters stay those of step ", step - 1));
+}
+
 StepReport Engine::step(const model::BatchSource& source, const Progress& progress, Stop stop) {
   start_step(source, progress, [stop] { return Requests{.stop = stop}; });
   return finish_step();
@@ -106,20 +119,54 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   if (steps_started() == kMaxStarted) throw InternalError("[Engine::start_step] too many steps are under way");
   world().check_health();
   const comm::HostWait waiting(world());
-  stage().load(exec(), nn::Mode::train, source, progress.samples,
-               {.step = static_cast<std::uint64_t>(progress.step), .loss_scale = 1.0 / program_.rules().divided_by},
-               memory_.scalars().optimizer_state);
-  graphs_.run_step(progress.step + 1, ask);
-
   const Index index = started_++ % kMaxStarted;
   Started& started = under_way_[static_cast<std::size_t>(index)];
-  started.step = progress.step + 1;
-  exec().copy(outcomes_memory_.data() + index * outcome_bytes(), memory_.scalars().outcome.raw(),
-              sizeof(ops::StepOutcome));
+  started.progress = progress;
+  started.source = &source;
+  load(started);
+  graphs_.run_step(started.step(), [&] { return started.requests = ask(); });
+  end_step(index);
+}
+
+void Engine::load(const Started& started) {
+  stage().load(
+      exec(), nn::Mode::train, *started.source, started.progress.samples,
+      {.step = static_cast<std::uint64_t>(started.progress.step), .loss_scale = 1.0 / program_.rules().divided_by},
+      memory_.scalars().optimizer_state);
+}
+
+std::byte* Engine::outcome_of(Index step_in_flight) {
+  return outcomes_memory_.data() + step_in_flight * outcome_bytes();
+}
+
+void Engine::end_step(Index step_in_flight) {
+  std::byte* const outcome = outcome_of(step_in_flight);
+  exec().copy(outcome, memory_.scalars().outcome.raw(), sizeof(ops::StepOutcome));
   if (const Index bytes = stage().moe_totals().bytes(); bytes > 0)
-    exec().copy(outcomes_memory_.data() + index * outcome_bytes() + kOutcomeBytes, stage().moe_totals().counts.raw(),
-                bytes);
-  started.done.record(exec().stream());
+    exec().copy(outcome + kOutcomeBytes, stage().moe_totals().counts.raw(), bytes);
+  under_way_[static_cast<std::size_t>(step_in_flight)].done.record(exec().stream());
+}
+
+void Engine::run_again() {
+  const comm::HostWait waiting(world());
+  world().wait_for(exec());  // a later step that is in flight was held, too
+  ops::OptimizerState state = optimizer_state();
+  state.halted = 0;
+  set_optimizer_state(state);
+  const bool aborts = memory_.plan().model.moe.overflow == nn::RowOverflow::abort;
+  for (Index i = finished_ - 1; i < started_; ++i) {
+    const Index index = i % kMaxStarted;
+    const Started& started = under_way_[static_cast<std::size_t>(index)];
+    load(started);
+    if (aborts)
+      graphs_.measure_rows();
+    else
+      graphs_.run_in_rounds(started.requests);
+    end_step(index);
+    if (!aborts) continue;
+    world().wait_for(started.done);
+    refuse_overflow(outcome_of(index) + kOutcomeBytes, started.step());
+  }
 }
 
 Index Engine::outcome_bytes() const {
@@ -135,24 +182,36 @@ LossMeans Engine::means_of(const ops::StepTotals& totals, const ops::StepCounts&
   return means;
 }
 
-MoeReport Engine::read_moe(std::byte* totals) const {
+nn::MoeTotals Engine::totals_in(std::byte* memory) const {
   const nn::MoeTotals& on_device = memory_.stage().moe_totals();
-  if (on_device.layers() == 0) return {};
+  return nn::MoeTotals::in(memory, on_device.layers(), on_device.layers() == 0 ? 0 : on_device.num_experts());
+}
+
+MoeReport Engine::read_moe(std::byte* totals) const {
+  if (memory_.stage().moe_totals().layers() == 0) return {};
   const model::ModelConfig& model = memory_.plan().model;
-  return moe_report(nn::MoeTotals::in(totals, on_device.layers(), on_device.num_experts()), model.moe_layers(),
-                    program_.rules().divided_by, model.moe.has_expert_bias());
+  return moe_report(totals_in(totals), model.moe_layers(), program_.rules().divided_by, model.moe.has_expert_bias());
 }
 
 StepReport Engine::finish_step() {
   if (steps_started() == 0) throw InternalError("[Engine::finish_step] no step is under way");
   const Index index = finished_++ % kMaxStarted;
   const Started& started = under_way_[static_cast<std::size_t>(index)];
-  world().wait_for(started.done);
-  ops::StepOutcome outcome;
-  std::memcpy(&outcome, outcomes_memory_.data() + index * outcome_bytes(), sizeof outcome);
+  const auto wait = [&] {
+    world().wait_for(started.done);
+    ops::StepOutcome outcome;
+    std::memcpy(&outcome, outcome_of(index), sizeof outcome);
+    return outcome;
+  };
+  ops::StepOutcome outcome = wait();
+  const bool held = outcome.halted == ops::kHeldForRows;
+  if (held) {
+    run_again();
+    outcome = wait();
+  }
   const bool skipped = outcome.applied == 0;
   const bool scaled = program_.rules().scaling.is_on() && outcome.counts.calls == 0;
-  if (skipped && !scaled) refuse(outcome, started.step);
+  if (skipped && !scaled) refuse(outcome, started.step());
   const Requests asked = StepProgram::answer(outcome.counts);
   return {.loss = program_.rules().mean_loss(outcome.totals, outcome.counts),
           .losses = means_of(outcome.totals, outcome.counts),
@@ -160,9 +219,10 @@ StepReport Engine::finish_step() {
           .learning_rate = skipped ? 0.0 : outcome.learning_rate,
           .loss_scale = outcome.loss_scale,
           .skipped = skipped,
+          .rerun = held,
           .stop = asked.stop == Stop::asked,
           .save = asked.save,
-          .moe = read_moe(outcomes_memory_.data() + index * outcome_bytes() + kOutcomeBytes)};
+          .moe = read_moe(outcome_of(index) + kOutcomeBytes)};
 }
 
 double Engine::evaluate(const model::BatchSource& source, Index samples) {

@@ -88,12 +88,17 @@ class Engine {
   Exec& exec() { return memory_.exec(); }
 
  private:
-  /// A step in flight: its number, and the event of its outcome.
+  /// A step in flight: what it was started with, and the event of its outcome.
   struct Started {
-    Index step = 0;
+    Progress progress;  ///< before it
+    const model::BatchSource* source = nullptr;
+    Requests requests;
     Event done;
+    Index step() const { return progress.step + 1; }
   };
   [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
+  /// A rank of experts had too few rows. `totals`: of MoE layers.
+  [[noreturn]] void refuse_overflow(std::byte* totals, Index step) const;
 
   RunMemory memory_;
   StepProgram program_;
@@ -102,7 +107,15 @@ class Engine {
   /// Bytes of a step in flight: its StepOutcome, then the totals of MoE layers.
   Index outcome_bytes() const;
   LossMeans means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const;
+  nn::MoeTotals totals_in(std::byte* memory) const;
   MoeReport read_moe(std::byte* totals) const;
+  std::byte* outcome_of(Index step_in_flight);  ///< its StepOutcome, then totals
+  void load(const Started& started);
+  /// Submits the copy of the outcome to the host.
+  void end_step(Index step_in_flight);
+  /// The oldest step of which `finished_` counts, and all after it, were held: runs them again in rounds, or, where
+  /// the run is to end, throws.
+  void run_again();
 
   Buffer outcomes_memory_;  // host
   std::array<Started, kMaxStarted> under_way_;

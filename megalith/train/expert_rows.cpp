@@ -5,6 +5,7 @@
 
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/config/moe_rules.h"
 #include "megalith/nn/moe/moe.h"
 
 namespace megalith::train {
@@ -21,6 +22,18 @@ config::RunPlan with_capacity(config::RunPlan plan) {
   const Index rows = plan.train.micro_batch * plan.model.seq_len;
   moe.capacity_run = std::gcd(plan.model.seq_len, rows % plan.grid.tp == 0 ? rows / plan.grid.tp : rows);
   return plan;
+}
+
+/// "moe.rank_capacity_factor = 2 takes N, ", if ranks that read each other's rows have room for more.
+std::string budget_text(const config::RunPlan& plan, const PlannedBytes& planned, Index now) {
+  if (!config::limits_rows(plan)) return "";
+  config::RunPlan limited = plan;
+  limited.model.moe.rank_capacity_factor =
+      config::usual_rank_capacity(plan.model.moe.num_experts, plan.model.moe.top_k, plan.grid.ep);
+  const Index then = expert_rows_in(planned(limited));
+  if (then >= now) return "";
+  return str("moe.rank_capacity_factor = ", limited.model.moe.rank_capacity_factor.text(), " takes ", human_bytes(then),
+             ", ");
 }
 
 /// "moe.capacity = pad with moe.capacity_factor = 1.25 takes N, ", if that is less.
@@ -48,10 +61,13 @@ std::string expert_rows_advice(const config::RunPlan& plan, const BytesByOwner& 
   const Index rows = expert_rows_in(bytes);
   const bool is_largest = std::ranges::all_of(bytes, [&](const auto& owner) { return owner.second <= rows; });
   if (rows == 0 || (rows < missing && !is_largest)) return "";
-  const bool is_worst_case = plan.grid.ep * plan.grid.etp > 1 && plan.model.moe.capacity != nn::ExpertCapacity::pad;
+  const bool is_limited = config::limits_rows(plan) && !plan.model.moe.rank_capacity_factor.is_worst_case();
+  const bool is_worst_case =
+      plan.grid.ep * plan.grid.etp > 1 && plan.model.moe.capacity != nn::ExpertCapacity::pad && !is_limited;
   return str("; of this, expert rows take ", human_bytes(rows),
              is_worst_case ? ", for the case that all tokens choose the experts of one rank: " : ": ",
-             capacity_text(plan, planned, rows), "a smaller train.micro_batch takes less in proportion");
+             budget_text(plan, planned, rows), capacity_text(plan, planned, rows),
+             "a smaller train.micro_batch takes less in proportion");
 }
 
 }  // namespace megalith::train

@@ -177,6 +177,24 @@ void GraphRunner::run_step(Index step, const AskRequests& ask) {
   ++submits_;
 }
 
+void GraphRunner::vote_in_rounds(const Requests& requests) {
+  memory_.stage().set_exchange(nn::RowExchange::in_rounds);
+  program_.passes();
+  memory_.stage().set_exchange(nn::RowExchange::at_once);
+  program_.upload(requests);
+  program_.vote();
+}
+
+void GraphRunner::run_in_rounds(const Requests& requests) {
+  vote_in_rounds(requests);
+  program_.update();
+}
+
+void GraphRunner::measure_rows() {
+  vote_in_rounds({});
+  memory_.exec().set_call_site({});
+}
+
 void GraphRunner::run_evaluation() {
   const auto checked = uses_eval_graph(plan_) ? check_.turn(graph_evaluations()) : GraphCheck::Checked::no;
   check_.run(memory_.exec(), {"evaluated batch", batches_ + 1}, checked, [this](Via via) {

@@ -41,6 +41,11 @@ class GraphRunner {
   void require_memory() const { check_.require_memory(); }
   /// The passes, the vote and the update of the step of this number, counted from 1.
   void run_step(Index step, const AskRequests& ask);
+  /// The same in rounds (Stage::set_exchange), eagerly and apart from other steps: for a step that was held because
+  /// experts had too few rows. Changes no graph.
+  void run_in_rounds(const Requests& requests);
+  /// Only its passes and its vote: the totals tell how many rows experts need.
+  void measure_rows();
   /// Evaluates a batch that is loaded.
   void run_evaluation();
   /// No more batches follow for now.
@@ -61,6 +66,7 @@ class GraphRunner {
 
  private:
   void run_ops(const AskRequests& ask, Via via);
+  void vote_in_rounds(const Requests& requests);
   /// How the next step uses graphs.
   GraphCache::State state(Via via) const;
   void begin_layer_graphs(GraphCache::State state);

@@ -53,6 +53,7 @@ std::string ProgressLine::text(const StepMetrics& m, std::size_t columns) const 
       {flops_text(m.model_tflops_per_s * faster), 4},
       {"ETA " + duration(step_s * static_cast<double>(last_step_ - m.step)), 2}};
   if (!m.result.moe.empty()) parts.push_back({printed("load %.2f", m.result.moe.worst().max_over_mean), 3});
+  if (m.result.rerun) parts.push_back({"run again: too few rows for experts", 3});
   if (!m.result.skipped) parts.insert(parts.begin() + 3, {printed("lr %.2e", m.result.learning_rate), 5});
   const auto joined = [&] {
     std::string line;

@@ -15,6 +15,7 @@ StepProgram::StepProgram(RunMemory& memory)
     : memory_(memory), rules_(optim::step_rules(memory.plan().optimizer, memory.plan().train.scaling)) {
   const config::RunPlan& plan = memory.plan();
   rules_.divided_by = static_cast<double>(plan.train.global_batch * plan.model.seq_len);
+  if (plan.model.moe.overflow == nn::RowOverflow::drop) rules_.without_rows = ops::WithoutRows::counts;
   rules_.losses = 0;
   for (const nn::LossSpec& loss : model::losses_of(plan.model)) rules_.loss_weights[rules_.losses++] = loss.weight;
 }
@@ -87,6 +88,7 @@ void StepProgram::vote() {
                                    .loss_sums = memory_.stage().loss_sums(),
                                    .totals = scalars.totals,
                                    .counts = scalars.counts,
+                                   .overflow = memory_.stage().moe_totals().overflow,
                                    .outcome = scalars.outcome,
                                    .loss = memory_.counts_losses() ? ops::LossShare::counts : ops::LossShare::replica});
   sum_totals();

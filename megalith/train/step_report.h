@@ -42,6 +42,7 @@ struct StepReport {
   double learning_rate = 0;  ///< 0 if the step was skipped
   double loss_scale = 1;     ///< of this step
   bool skipped = false;      ///< fp16 only: a gradient overflowed, nothing was updated
+  bool rerun = false;        ///< experts had too few rows: the step was run again, in rounds
   bool stop = false;         ///< some rank was asked to stop
   bool save = false;         ///< some rank requested a save
   MoeReport moe = {};        ///< of models with experts

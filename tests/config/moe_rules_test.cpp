@@ -269,6 +269,7 @@ TEST(MoeRecipe, FactsForGraphsAreThoseOfThePlan) {
   EXPECT_FALSE(selective("gelu") || selective("attention") || selective("norms"));
   EXPECT_TRUE(plain.sizes_stay_on_device);
   EXPECT_FALSE(facts({"parallel.ep=2"}).sizes_stay_on_device);
+  EXPECT_TRUE(facts({"parallel.ep=2", "moe.dispatcher=peer"}).sizes_stay_on_device);
   EXPECT_FALSE(facts({"device.type=cuda", "moe.gemm=loop"}).sizes_stay_on_device);
   EXPECT_FALSE(facts({"device.type=cuda"}).maps_memory);
   EXPECT_TRUE(facts({"device.type=cuda", "parallel.ep=2"}).maps_memory);
@@ -317,6 +318,74 @@ TEST(MoeRecipe, WarnsOfKeysWithoutEffect) {
     const RunPlan plan = plan_with_experts({"model.position=" + position});
     EXPECT_EQ(resolve(plan.as_config()).warnings(), std::vector<std::string>{});
   }
+}
+
+TEST(MoeRecipe, RanksOfExpertsHaveRoomForTwiceTheirEvenShare) {
+  const auto factor = [](std::vector<std::string> settings) {
+    return plan_with_experts(std::move(settings)).model.moe.rank_capacity_factor.text();
+  };
+  EXPECT_EQ(factor({}), "worst");
+  EXPECT_EQ(factor({"parallel.ep=2"}), "worst") << "2 is the worst case";
+  EXPECT_EQ(factor({"parallel.ep=4"}), "2");
+  EXPECT_EQ(factor({"parallel.ep=8"}), "worst") << "of one expert: ep / top_k = 4";
+  EXPECT_EQ(factor({"parallel.ep=8", "moe.num_experts=16"}), "4");
+  EXPECT_EQ(factor({"parallel.ep=8", "moe.num_experts=16", "moe.top_k=3"}), "2.667") << "rounded up";
+  EXPECT_EQ(factor({"parallel.ep=4", "moe.dispatcher=all_to_all"}), "worst");
+  EXPECT_EQ(factor({"parallel.ep=4", "device.type=cuda"}), "worst");
+  EXPECT_EQ(plan_with_experts({"parallel.ep=4"}).model.moe.overflow, nn::RowOverflow::rerun);
+  EXPECT_EQ(factor({"parallel.ep=4", "moe.rank_capacity_factor=worst"}), "worst");
+  EXPECT_EQ(factor({"parallel.ep=4", "moe.rank_capacity_factor=3.125"}), "3.125");
+  std::string toml = kExperts;
+  toml.replace(toml.find("num_experts = 8"), 15, "num_experts = 8\nrank_capacity_factor = 3");
+  const RunPlan of_toml = resolve(read_recipe(toml, "r.toml", std::vector<std::string>{"parallel.ep=4"}));
+  EXPECT_EQ(of_toml.model.moe.rank_capacity_factor.text(), "3") << "a number of TOML";
+  for (const RunPlan& one : {plan_with_experts({"parallel.ep=4", "moe.rank_capacity_factor=2.5", "moe.overflow=drop"}),
+                             plan_with_experts({"parallel.ep=4"}), plan_with_experts({})})
+    EXPECT_EQ(to_toml(resolve(one.as_config()).as_config()), to_toml(one.as_config()));
+}
+
+TEST(MoeRecipe, RoomForRowsMustHoldOneExpert) {
+  const auto problem = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"parallel.ep=8", "moe.num_experts=16"});
+    return problem_with(std::move(settings));
+  };
+  EXPECT_EQ(problem({"moe.rank_capacity_factor=4"}), "");
+  EXPECT_THAT(problem({"moe.rank_capacity_factor=3.999"}),
+              HasSubstr("moe.rank_capacity_factor = 3.999: must be at least parallel.ep / moe.top_k = 8 / 2, so that a "
+                        "rank has room for one expert that all tokens choose; the least is 4"));
+  EXPECT_THAT(problem({"moe.rank_capacity_factor=2.6", "moe.top_k=3"}), HasSubstr("8 / 3, so that"));
+  EXPECT_THAT(problem({"moe.rank_capacity_factor=2.6", "moe.top_k=3"}), HasSubstr("; the least is 2.667"));
+  for (const char* wrong : {"0", "-1", "nan", "inf", "many", "1.0005", "1e9"}) {
+    EXPECT_THAT(problem({str("moe.rank_capacity_factor=", wrong)}),
+                HasSubstr(str("moe.rank_capacity_factor = ", wrong,
+                              ": must be a multiple of 0.001 from 0.001 to 1000000, or worst")));
+  }
+  const std::string only_peers =
+      "is for ranks that read each other's rows, moe.dispatcher = peer; it is all_to_all, with room for all rows that "
+      "can come: remove the key";
+  for (const char* sends : {"moe.dispatcher=all_to_all", "device.type=cuda"}) {
+    EXPECT_THAT(problem({sends, "moe.rank_capacity_factor=4"}),
+                HasSubstr("moe.rank_capacity_factor = 4: " + only_peers));
+    EXPECT_THAT(problem({sends, "moe.overflow=rerun"}), HasSubstr("moe.overflow = rerun: " + only_peers));
+    EXPECT_EQ(problem({sends, "moe.rank_capacity_factor=worst"}), "");
+  }
+  EXPECT_THAT(problem({"device.type=cuda", "moe.dispatcher=peer", "moe.rank_capacity_factor=4"}),
+              HasSubstr("moe.rank_capacity_factor = 4: is built for CPUs; on GPUs there is room for all rows that can "
+                        "come: remove the key"));
+  EXPECT_THAT(problem({"moe.overflow=wait"}), HasSubstr("moe.overflow = wait: must be rerun, abort or drop"));
+}
+
+TEST(MoeRecipe, RoomForRowsIsIdleWhereNoneIsLacking) {
+  const auto warnings = [](std::vector<std::string> settings) {
+    return plan_with_experts(std::move(settings)).warnings();
+  };
+  EXPECT_THAT(warnings({"moe.rank_capacity_factor=3"}),
+              ::testing::ElementsAre("moe.rank_capacity_factor = 3: does nothing with ranks that exchange no rows of "
+                                     "experts: they keep none"));
+  EXPECT_THAT(warnings({"moe.overflow=drop", "moe.capacity=pad", "moe.capacity_factor=1", "parallel.ep=4"}),
+              ::testing::ElementsAre("moe.overflow = drop: does nothing with moe.capacity = pad, which makes the rows "
+                                     "constants"));
+  EXPECT_THAT(warnings({"moe.rank_capacity_factor=3", "parallel.ep=4"}), ::testing::IsEmpty());
 }
 
 TEST(MoeRecipe, FetchingRowsAgainIsForRanksThatExchangeThem) {

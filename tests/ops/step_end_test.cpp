@@ -52,6 +52,43 @@ TEST(StepEnd, LossScaleGrowsBehindMoreCleanStepsThanAreAskedFor) {
   EXPECT_EQ(steps.state_.clean_steps, 0);
 }
 
+// Nothing of such a step counts, not even that its numbers were finite, nor of steps after it until the host clears it.
+TEST(StepEnd, AStepWithoutRowsForExpertsIsHeldUntilItIsCleared) {
+  Steps steps({.scaling = {.initial = 8, .growth_interval = 1}});
+  const auto step = [&](std::uint64_t without_rows, double squares = 1, std::uint64_t calls = 0) {
+    const std::uint64_t non_finite = std::isfinite(squares) ? 0 : 1;
+    return decide(steps.rules_, {.squares = squares, .loss_sums = {1}},
+                  {.non_finite = non_finite, .calls = calls, .without_rows = without_rows}, steps.state_,
+                  steps.outcome_);
+  };
+  for (const double squares : {1.0, kInfinity}) {
+    steps.state_ = {.updates = 3, .loss_scale = 8, .clean_steps = 0};
+    EXPECT_EQ(step(5, squares).apply, 0);
+    EXPECT_EQ(steps.outcome_.halted, kHeldForRows);
+    EXPECT_EQ(steps.outcome_.applied, 0);
+    EXPECT_EQ(step(0).apply, 0) << "the step in flight";
+    EXPECT_EQ(steps.outcome_.halted, kHeldForRows);
+    EXPECT_EQ(steps.state_.updates, 3);
+    EXPECT_EQ(steps.state_.loss_scale, 8);
+    EXPECT_EQ(steps.state_.clean_steps, 0);
+    steps.state_.halted = 0;
+    const StepVerdict again = step(0);
+    EXPECT_EQ(again.apply, 1);
+    EXPECT_EQ(again.update, 3);
+    EXPECT_EQ(steps.outcome_.halted, 0);
+  }
+  step(5, 1, 1);
+  EXPECT_EQ(steps.state_.halted, 1) << "ranks that disagree end the run";
+}
+
+TEST(StepEnd, AStepThatDropsPairsCountsThemAndGoesOn) {
+  Steps steps({.without_rows = WithoutRows::counts});
+  const StepVerdict verdict = decide(steps.rules_, {.squares = 1}, {.without_rows = 5}, steps.state_, steps.outcome_);
+  EXPECT_EQ(verdict.apply, 1);
+  EXPECT_EQ(steps.outcome_.counts.without_rows, 5U);
+  EXPECT_EQ(steps.state_.halted, 0);
+}
+
 TEST(StepEnd, LossScaleStopsAtTheSmallest) {
   Steps steps({.scaling = {.initial = 4, .smallest = 3}});
   steps.step(kInfinity, 1);
@@ -111,7 +148,8 @@ TEST(StepEnd, TermsCountReplicasOnce) {
     std::ranges::copy(values, tensor.data<double>());
     return tensor;
   };
-  const Tensor totals = ex.tensor({1 + kMaxLosses}, DType::f64), counts = ex.tensor({3 + kMaxLosses}, DType::u64);
+  const Tensor totals = ex.tensor({1 + kMaxLosses}, DType::f64),
+               counts = ex.tensor({summed_counts(kMaxLosses)}, DType::u64);
   const Tensor outcome = ex.tensor({Index{sizeof(StepOutcome)}}, DType::u8);
   std::ranges::fill(counts.span<std::uint64_t>(), 5);
   const double *squares = totals.data<double>(), *loss_sums = squares + 1;
@@ -145,6 +183,12 @@ TEST(StepEnd, TermsCountReplicasOnce) {
   terms.sum_squares = numbers({9, 4});
   step_terms(ex, terms);
   EXPECT_EQ(*non_finite, 1u) << "every loss is checked";
+  EXPECT_EQ(calls[2], 5u) << "without experts the host's word stays";
+  terms.overflow = ex.tensor({2}, DType::i64);
+  terms.overflow.data<std::int64_t>()[0] = 11, terms.overflow.data<std::int64_t>()[1] = 99;
+  step_terms(ex, terms);
+  EXPECT_EQ(calls[2], 11u) << "pairs without rows; the most rows are no term of a sum";
+  EXPECT_EQ(calls[1], 5u);
 }
 
 }  // namespace

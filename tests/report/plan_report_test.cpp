@@ -225,16 +225,18 @@ TEST(PlanReport, WhatDoesNotFitBecauseOfExpertRowsNamesTheKeys) {
     bytes["expert rows"] = static_cast<Index>(rows * 0x1p30);
     return plan_text(plan, {{bytes}});
   };
-  const config::RunPlan plan = with({});
+  const config::RunPlan plan = with({"moe.rank_capacity_factor=worst"}), usual = with({});
   const Index now = plan_ranks(plan).ranks.front().at("expert rows");
+  const Index limited = plan_ranks(usual).ranks.front().at("expert rows");
+  ASSERT_LT(limited, now);
   const config::RunPlan padded = with({"moe.capacity=pad", "moe.capacity_factor=1.25"});
   const Index then = plan_ranks(padded).ranks.front().at("expert rows");
   ASSERT_LT(then, now);
   EXPECT_THAT(
       text(plan, 40, 50),
       HasSubstr("GiB missing beside 1 GiB for CUDA and NCCL; of this, expert rows take 40.00 GiB, for the case "
-                "that all tokens choose the experts of one rank: moe.capacity = pad with moe.capacity_factor = "
-                "1.25 takes " +
+                "that all tokens choose the experts of one rank: moe.rank_capacity_factor = 2 takes " +
+                human_bytes(limited) + ", moe.capacity = pad with moe.capacity_factor = 1.25 takes " +
                 human_bytes(then) + ", and a smaller train.micro_batch takes less in proportion\nfits a GPU of 141"));
   EXPECT_THAT(text(padded, 40, 50),
               HasSubstr("of this, expert rows take 40.00 GiB: a moe.capacity_factor below 1.25 or "
@@ -244,11 +246,15 @@ TEST(PlanReport, WhatDoesNotFitBecauseOfExpertRowsNamesTheKeys) {
                                                 "and NCCL; of this")))
       << "would not fit without them";
   EXPECT_THAT(text(plan, 5, 60), Not(HasSubstr("of this"))) << "fits";
+  const auto planned = [](const config::RunPlan& p) { return train::planned_bytes(p, 0); };
+  EXPECT_EQ(train::expert_rows_advice(usual, plan_ranks(usual).ranks.front(), planned, 1),
+            "; of this, expert rows take " + human_bytes(limited) +
+                ": moe.capacity = pad with moe.capacity_factor = 1.25 takes " + human_bytes(then) +
+                ", and a smaller train.micro_batch takes less in proportion");
   // Where no capacity takes less: one rank has exactly the rows that its tokens choose.
   const config::RunPlan alone = plan_of({"moe.num_experts=8"});
   const BytesByOwner bytes = plan_ranks(alone).ranks.front();
-  EXPECT_EQ(train::expert_rows_advice(
-                alone, bytes, [](const config::RunPlan& p) { return train::planned_bytes(p, 0); }, 1),
+  EXPECT_EQ(train::expert_rows_advice(alone, bytes, planned, 1),
             "; of this, expert rows take " + human_bytes(bytes.at("expert rows")) +
                 ": a smaller train.micro_batch takes less in proportion");
 }

@@ -37,10 +37,11 @@ Index AllToAllDispatcher::rows_to_receive(Index rows, const Saved& kept) const {
   return experts_.max_rows(rows, sizes_.top_k, sizes_.num_experts);
 }
 
-void AllToAllDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const {
+void AllToAllDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const {
+  const Tensor& experts = routed.experts;
   Saved& kept = own(saved);
   const Index rows = experts.dim(0);
-  kept.padded = sizes_.padded(rows, mode);
+  kept.padded = sizes_.padded(rows, routed.mode);
   kept.destinations = experts;
   if (places()) {
     kept.destinations = ex.tensor({rows, choices()}, DType::i32);

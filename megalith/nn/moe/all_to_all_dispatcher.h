@@ -38,7 +38,7 @@ class AllToAllDispatcher final : public Dispatcher {
   AllToAllDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes, const HostCopies& copies);
   std::unique_ptr<Dispatcher::Saved> make_saved() const override;
 
-  void preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const override;
+  void preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const override;
   void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
   /// When it returns the host knows all sizes.
   ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved) const override;

@@ -3,7 +3,9 @@
 #include <span>
 
 #include "megalith/nn/moe/expert_parallel.h"
+#include "megalith/nn/moe/moe_config.h"
 #include "megalith/ops/expert_choices.h"
+#include "megalith/ops/row_budget.h"
 
 namespace megalith::nn {
 
@@ -20,6 +22,13 @@ struct RowGrads {
   Tensor weights;  ///< [M, 1] f32 (f64)
 };
 
+/// The pairs of token and expert of a pass.
+struct RoutedPairs {
+  Tensor experts;                      ///< [n, K] i32, of every row; -1: dropped
+  Mode mode = Mode::evaluate;          ///< whose rows they are
+  Tensor overflow = {}, dropped = {};  ///< of ops::LimitRows; undefined: not counted
+};
+
 /// Brings rows to the ranks of their experts and results back. Const: what backward needs is in Saved, one for each
 /// layer and microbatch in flight. The steps of a pass, in order: preprocess, permute, dispatch, return_rows, combine.
 /// Backward mirrors the last four.
@@ -32,8 +41,8 @@ class Dispatcher {
   virtual ~Dispatcher() = default;
   virtual std::unique_ptr<Saved> make_saved() const = 0;
 
-  /// From every row's experts [n, K] i32 (-1: dropped), whose rows are `mode`'s: where rows go and come from.
-  virtual void preprocess(Exec& ex, const Tensor& experts, Mode mode, Saved& saved) const = 0;
+  /// From every row's experts: where rows go and come from.
+  virtual void preprocess(Exec& ex, const RoutedPairs& routed, Saved& saved) const = 0;
   /// x [n, H] to rows in the order of their destinations.
   virtual void permute(Exec& ex, const Tensor& x, Saved& saved) const = 0;
   /// Those to the rows of this rank's experts.
@@ -79,9 +88,15 @@ struct DispatchSizes {
   Index capacity = 0, run = 0;
   Index alignment = 1;  ///< ops::GroupRows
   BackwardRows backward_rows = BackwardRows::kept;
+  RankCapacity rank_capacity = {};  ///< where dispatchers limit rows
   bool pads() const { return run > 0; }
   /// Rows that every expert gets of `rows` rows; 0: as many as chose it.
   Index padded(Index rows, Mode mode) const { return pads() && mode == Mode::train ? rows / run * capacity : 0; }
+  /// The most rows of a rank, if each brings `pairs` pairs of row and slice; 0: all that may come.
+  Index rank_rows(Index pairs, Mode mode) const {
+    const bool is_limited = mode == Mode::train && !pads() && !rank_capacity.is_worst_case();
+    return is_limited ? ops::rows_of_factor(pairs, rank_capacity.thousandths) : 0;
+  }
 };
 
 /// Where the members of a group of dispatch stand.

@@ -1,5 +1,8 @@
 #include "megalith/nn/moe/experts.h"
 
+#include <algorithm>
+
+#include "megalith/base/error.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/ops/grouped_matmul.h"
 
@@ -33,6 +36,20 @@ ParamSpec expert_weight(std::string name, const Shape& shape, int axis, const Ex
   return spec;
 }
 
+/// At least one: for a range of none the first expert stands.
+Tensor weights_in(const Tensor& weights, const ExpertRange& range) {
+  return as_matrices(weights).rows(range.first, std::max<Index>(1, range.count));
+}
+
+ops::GroupRows groups_in(ops::GroupRows groups, const ExpertRange& range) {
+  const Index count = std::max<Index>(1, range.count);
+  if (count == groups.count()) return groups;
+  if (!groups.host.empty()) throw InternalError("[Experts] a part of groups that a host reads is not built");
+  groups.begin = groups.begin.rows(range.first, count);
+  groups.rows = groups.rows.rows(range.first, count);
+  return groups;
+}
+
 }  // namespace
 
 void Experts::declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
@@ -49,25 +66,44 @@ Experts::Experts(const std::string& name, const SublayerOptions& options, ParamS
       up_(params.at(name + ".up.weight")),
       down_(params.at(name + ".down.weight")) {}
 
-Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved) const {
-  const Tensor up = as_matrices(up_.value), down = as_matrices(down_.value);
+Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const {
+  const Tensor up = weights_in(up_.value, range), down = weights_in(down_.value, range);
   const Index rows = in.rows.dim(0);
   const DType dtype = in.rows.dtype();
   saved.groups = in.groups;
+  const ops::GroupRows groups = groups_in(in.groups, range);
   saved.up = ex.tensor({rows, up.dim(1)}, dtype);
   const Tensor h = ex.tensor({rows, down.dim(2)}, dtype), y = ex.tensor({rows, down.dim(1)}, dtype);
-  ops::grouped_matmul_activated(ex, {.x = in.rows, .w = up, .z = saved.up, .h = h, .groups = in.groups});
-  ops::grouped_matmul(ex, {.x = h, .w = down, .y = y, .groups = in.groups});
+  ops::grouped_matmul_activated(ex, {.x = in.rows, .w = up, .z = saved.up, .h = h, .groups = groups});
+  ops::grouped_matmul(ex, {.x = h, .w = down, .y = y, .groups = groups});
   return y;
 }
 
 RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads,
                            Saved& saved) const {
-  const Tensor up = as_matrices(up_.value), down = as_matrices(down_.value);
-  if (recomputes_first_gemm_) {
-    saved.up = ex.tensor({in.dim(0), up.dim(1)}, in.dtype());
-    ops::grouped_matmul(ex, {.x = in, .w = up, .y = saved.up, .groups = saved.groups});
+  if (recomputes_first_gemm_) return backward_again(ex, in, dy, weight_grads, saved, all());
+  return gradients(ex, in, dy, weight_grads, saved, all());
+}
+
+RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+                                 const ExpertRange& range) const {
+  const Tensor up = weights_in(up_.value, range);
+  saved.up = ex.tensor({in.dim(0), up.dim(1)}, in.dtype());
+  ops::grouped_matmul(ex, {.x = in, .w = up, .y = saved.up, .groups = groups_in(saved.groups, range)});
+  // Without rows nothing is added to the gradients of the expert that stands for none.
+  return gradients(ex, in, dy, range.count == 0 ? ops::Write::accumulate : weight_grads, saved, range);
+}
+
+void Experts::sum_grad_squares(Exec& ex) const {
+  for (const Param* param : {&up_, &down_}) {
+    if (param->grad_squares) ops::sum_weight_grad_squares(ex, as_matrices(param->grad), param->grad_squares);
   }
+}
+
+RowGrads Experts::gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+                            const ExpertRange& range) const {
+  const Tensor up = weights_in(up_.value, range), down = weights_in(down_.value, range);
+  const ops::GroupRows groups = groups_in(saved.groups, range);
   const Tensor &z = saved.up, &d_up = saved.up;  // in its place
   const Tensor weighted = ex.tensor({in.dim(0), down.dim(2)}, in.dtype());
   const RowGrads dx{ex.tensor_like(in), ex.tensor_like(dy.weights)};
@@ -78,20 +114,21 @@ RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::
                                                 .dz = d_up,
                                                 .ph = weighted,
                                                 .dp = dx.weights,
-                                                .groups = saved.groups});
+                                                .groups = groups});
+  const bool is_whole = range.count == down_.value.dim(0);  // else sum_grad_squares() comes after all parts
   ops::grouped_matmul_weight_grad(ex, {.dy = dy.rows,
                                        .x = weighted,
-                                       .dw = as_matrices(down_.grad),
-                                       .groups = saved.groups,
+                                       .dw = weights_in(down_.grad, range),
+                                       .groups = groups,
                                        .write = weight_grads,
-                                       .squares = down_.grad_squares});
-  ops::grouped_matmul_input_grad(ex, {.dy = d_up, .w = up, .dx = dx.rows, .groups = saved.groups});
+                                       .squares = is_whole ? down_.grad_squares : Tensor()});
+  ops::grouped_matmul_input_grad(ex, {.dy = d_up, .w = up, .dx = dx.rows, .groups = groups});
   ops::grouped_matmul_weight_grad(ex, {.dy = d_up,
                                        .x = in,
-                                       .dw = as_matrices(up_.grad),
-                                       .groups = saved.groups,
+                                       .dw = weights_in(up_.grad, range),
+                                       .groups = groups,
                                        .write = weight_grads,
-                                       .squares = up_.grad_squares});
+                                       .squares = is_whole ? up_.grad_squares : Tensor()});
   return dx;
 }
 

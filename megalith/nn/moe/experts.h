@@ -8,6 +8,12 @@
 
 namespace megalith::nn {
 
+/// Neighbouring experts of a rank. With count 0 products run for the first expert, which has no rows, and change
+/// nothing.
+struct ExpertRange {
+  Index first = 0, count = 0;
+};
+
 /// The experts of a rank: E/ep of them, of each the slice of F/etp units. up(x), activation, down, by grouped GEMMs
 /// over rows that lie by expert. The weights are global tensors [E, F, 2, H] ([E, F, H] without a gate) and [E, H, F],
 /// of which a rank's experts and slices are one box; no biases. They live on the expert grid: gradients are summed over
@@ -24,12 +30,24 @@ class Experts {
   Experts(const std::string& name, const SublayerOptions& options, ParamSet& params);
 
   /// in.rows -> the results [M, H] of this rank's slices, not weighted.
-  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved) const;
+  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved) const { return forward(ex, in, saved, all()); }
+  /// For the rows of these experts only.
+  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const;
   /// dy: the gradient of the weighted results' sums, unweighted. Adds to the weights' gradients. Returns the gradients
   /// of in.rows, and of this rank's slices those of the weights of rows.
   RowGrads backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved) const;
+  /// The same for the rows of these experts only. `up` was not kept; saved.groups are those of `in`.
+  RowGrads backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+                          const ExpertRange& range) const;
+  /// The squares of the weights' gradients, after the last part of them.
+  void sum_grad_squares(Exec& ex) const;
 
  private:
+  ExpertRange all() const { return {0, up_.value.dim(0)}; }
+  /// From saved.up, which d_up takes the place of.
+  RowGrads gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+                     const ExpertRange& range) const;
+
   bool recomputes_first_gemm_;
   Param &up_, &down_;
 };

@@ -16,9 +16,10 @@ std::unique_ptr<Dispatcher::Saved> LocalDispatcher::make_saved() const {
   return saved;
 }
 
-void LocalDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const {
+void LocalDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const {
+  const Tensor& experts = routed.experts;
   Saved& kept = local(saved);
-  const Index pairs = experts.numel(), count = sizes_.num_experts, padded = sizes_.padded(experts.dim(0), mode);
+  const Index pairs = experts.numel(), count = sizes_.num_experts, padded = sizes_.padded(experts.dim(0), routed.mode);
   kept.table = ex.tensor({2, count}, DType::i32);
   kept.groups = groups_of(kept.table, sizes_.alignment);
   kept.row_of = ex.tensor(experts.shape(), DType::i32);

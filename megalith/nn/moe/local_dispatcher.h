@@ -27,7 +27,7 @@ class LocalDispatcher final : public Dispatcher {
       : alone_(std::move(alone)), sizes_(sizes), copies_(copies) {}
   std::unique_ptr<Dispatcher::Saved> make_saved() const override;
 
-  void preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const override;
+  void preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const override;
   void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
   ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved) const override;
   void return_rows(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const override;

@@ -33,10 +33,19 @@ bool uses_peers(const MoeConfig& moe, const comm::Channel& channel) {
   return can && (is_automatic ? automatic_dispatcher(channel.device()) : moe.dispatcher) == ExpertDispatcher::peer;
 }
 
+/// Whether passes may run in rounds.
+bool may_lack_rows(const MoeSpec& spec, const ExpertParallel& experts) {
+  const MoeConfig& moe = spec.config;
+  return !moe.rank_capacity_factor.is_worst_case() && moe.overflow != RowOverflow::drop &&
+         moe.capacity != ExpertCapacity::pad && experts.dispatch().size() > 1 &&
+         uses_peers(moe, experts.dispatch().channel());
+}
+
 std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const SublayerOptions& options,
                                             const ExpertParallel& experts) {
   DispatchSizes sizes = dispatch_sizes(spec);
   sizes.alignment = options.group_alignment;
+  sizes.rank_capacity = spec.config.rank_capacity_factor;
   if (options.recompute.has(RecomputeModule::dispatch)) sizes.backward_rows = BackwardRows::fetched;
   // Passes that pad copy nothing.
   const HostCopies copies = host_copies(facts_of_copies(spec, experts, Mode::evaluate, options.captured_end));
@@ -72,13 +81,21 @@ Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& op
     : groups_(groups),
       router_(name + ".router", spec, groups, params),
       dispatcher_(make_dispatcher(spec, options, *groups.experts)),
-      experts_(name + ".experts", options, params) {
+      experts_(name + ".experts", options, params),
+      overflow_(spec.config.overflow) {
+  if (may_lack_rows(spec, *groups.experts)) {
+    DispatchSizes sizes = dispatch_sizes(spec);
+    sizes.alignment = options.group_alignment;
+    sizes.rank_capacity = spec.config.rank_capacity_factor;
+    rounds_.emplace(*groups.experts, sizes);
+  }
   if (spec.config.shared_ffn_hidden_size > 0) shared_.emplace(name + ".shared", spec, options, groups.tp, params);
 }
 
 std::unique_ptr<Sublayer::Saved> Moe::make_saved() const {
   auto saved = std::make_unique<MoeState>();
   saved->dispatcher = dispatcher_->make_saved();
+  if (rounds_) saved->rounds = rounds_->make_saved();
   if (shared_) saved->shared = shared_->make_saved();
   return saved;
 }
@@ -111,27 +128,49 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       router_.forward(ex, microbatch, saved.router);
       break;
     case ForwardStage::preprocess:
-      dispatcher_->preprocess(ex, saved.router.kept, microbatch.mode, *saved.dispatcher);
+      if (in_rounds(microbatch)) {
+        rounds_->preprocess(ex, routed_pairs(microbatch, saved), saved.rounds);
+        break;
+      }
+      dispatcher_->preprocess(ex, routed_pairs(microbatch, saved), *saved.dispatcher);
       ex.owned_by(kRowsOwner, [&] { dispatcher_->permute(ex, saved.routed, *saved.dispatcher); });
       break;
     case ForwardStage::dispatch:
+      if (in_rounds(microbatch)) break;
       ex.owned_by(kRowsOwner, [&] { saved.rows = dispatcher_->dispatch(ex, *saved.dispatcher); });
       break;
     case ForwardStage::experts:
+      if (in_rounds(microbatch)) {
+        rounds_->forward(ex, saved.routed, experts_, saved.experts, saved.rounds);
+        break;
+      }
       ex.owned_by(kRowsOwner, [&] {
         dispatcher_->return_rows(ex, experts_.forward(ex, saved.rows, saved.experts), *saved.dispatcher);
       });
       break;
     default:
-      combine(ex, saved);
+      combine(ex, microbatch, saved);
   }
   return {};
 }
 
-void Moe::combine(Exec& ex, MoeState& saved) const {
+RoutedPairs Moe::routed_pairs(const Microbatch& microbatch, const MoeState& saved) const {
+  RoutedPairs routed{.experts = saved.router.kept, .mode = microbatch.mode};
+  if (microbatch.mode != Mode::train || microbatch.pass != ForwardPass::first || microbatch.moe == nullptr)
+    return routed;
+  const MoeTotals& totals = microbatch.moe->totals;
+  routed.overflow = totals.overflow;
+  if (totals.layers() > 0 && overflow_ == RowOverflow::drop) routed.dropped = totals.dropped(router_.layer());
+  return routed;
+}
+
+void Moe::combine(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
   saved.y = ex.tensor_like(saved.x);
   const Tensor part = groups().rows() == DispatchRows::share ? ex.tensor_like(saved.router.x) : saved.y;
-  dispatcher_->combine(ex, saved.router.weights, part, *saved.dispatcher);
+  if (in_rounds(microbatch))
+    rounds_->combine(ex, saved.router.weights, part, saved.rounds);
+  else
+    dispatcher_->combine(ex, saved.router.weights, part, *saved.dispatcher);
   complete(ex, part, saved.y);
   if (shared_) shared_->add_to(ex, saved.y, saved.y, saved.shared);
 }
@@ -149,16 +188,17 @@ InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardSta
       saved.dy = grads.dy.grad;
       break;
     case BackwardStage::combine:
+      if (in_rounds(microbatch)) break;
       dispatcher_->combine_backward(ex, groups().own_rows(saved.dy), saved.router.weights, *saved.dispatcher);
       break;
     case BackwardStage::experts:
       experts_backward(ex, microbatch, saved);
       break;
     case BackwardStage::dispatch:
-      dispatcher_->dispatch_backward(ex, saved.d_rows, *saved.dispatcher);
+      if (!in_rounds(microbatch)) dispatcher_->dispatch_backward(ex, saved.d_rows, *saved.dispatcher);
       break;
     case BackwardStage::preprocess:
-      preprocess_backward(ex, grads.dx, saved);
+      preprocess_backward(ex, microbatch, grads.dx, saved);
       break;
     default:
       route_backward(ex, microbatch, grads.dx, saved);
@@ -167,16 +207,28 @@ InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardSta
 }
 
 void Moe::experts_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
+  if (in_rounds(microbatch)) {
+    rounds_->backward(ex,
+                      {.x = saved.router.x,
+                       .dy = groups().own_rows(saved.dy),
+                       .weights = saved.router.weights,
+                       .weight_grads = microbatch.weight_grads},
+                      experts_, saved.experts, saved.rounds);
+    return;
+  }
   const RowGrads dy = dispatcher_->return_rows_backward(ex, *saved.dispatcher);
   const Tensor in = dispatcher_->dispatched(ex, saved.router.x, *saved.dispatcher);
   saved.d_rows = experts_.backward(ex, in, dy, microbatch.weight_grads, saved.experts);
 }
 
-void Moe::preprocess_backward(Exec& ex, const Tensor& dx, MoeState& saved) const {
+void Moe::preprocess_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const {
   const bool has_share = groups().rows() == DispatchRows::share;
   saved.d_routed = has_share ? ex.tensor_like(saved.router.x) : dx;
   saved.d_weights = ex.tensor_like(saved.router.weights);
-  dispatcher_->permute_backward(ex, saved.d_routed, saved.d_weights, *saved.dispatcher);
+  if (in_rounds(microbatch))
+    rounds_->sum_grads(ex, saved.d_routed, saved.d_weights, saved.rounds);
+  else
+    dispatcher_->permute_backward(ex, saved.d_routed, saved.d_weights, *saved.dispatcher);
   if (!has_share) complete(ex, saved.d_routed, dx);  // before the router's part, which every rank has whole
 }
 

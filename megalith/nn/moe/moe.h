@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "megalith/nn/moe/dispatcher.h"
-#include "megalith/nn/moe/experts.h"
+#include "megalith/nn/moe/expert_rounds.h"
 #include "megalith/nn/moe/host_copies.h"
 #include "megalith/nn/moe/router.h"
 #include "megalith/nn/moe/shared_experts.h"
@@ -24,7 +24,8 @@ struct MoeState : Sublayer::Saved {
                   ///< the host code that would set it again
   Router::Saved router;
   std::unique_ptr<Dispatcher::Saved> dispatcher;
-  ExpertRows rows;  ///< of this rank's experts
+  ExpertRounds::Saved rounds;  ///< of passes in rounds
+  ExpertRows rows;             ///< of this rank's experts
   Experts::Saved experts;
   SharedExperts::Saved shared;
   Tensor y, dy;      ///< [O, H]
@@ -64,18 +65,24 @@ class Moe final : public SublayerOf<MoeState> {
   void restore_input(const Tensor& x, MoeState& saved) const override;
 
   const ExpertParallel& groups() const { return *groups_.experts; }
-  void combine(Exec& ex, MoeState& saved) const;
+  RoutedPairs routed_pairs(const Microbatch& microbatch, const MoeState& saved) const;
+  void combine(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
+  bool in_rounds(const Microbatch& microbatch) const {
+    return rounds_ && microbatch.exchange == RowExchange::in_rounds;
+  }
   /// This rank's results `part` [n, H] -> `whole` [O, H], where ranks have shares or slices.
   void complete(Exec& ex, const Tensor& part, const Tensor& whole) const;
   void experts_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
-  void preprocess_backward(Exec& ex, const Tensor& dx, MoeState& saved) const;
+  void preprocess_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const;
   void route_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const;
 
   LayerGroups groups_;
   Router router_;
   std::unique_ptr<Dispatcher> dispatcher_;
+  std::optional<ExpertRounds> rounds_;  ///< where ranks have room for fewer rows than can come
   Experts experts_;
   std::optional<SharedExperts> shared_;
+  RowOverflow overflow_;
 };
 
 }  // namespace megalith::nn

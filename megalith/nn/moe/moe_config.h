@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,21 @@ inline constexpr std::array<std::string_view, 3> kExpertDispatcherNames = {"auto
 /// The most ranks that read each other's rows.
 inline constexpr int kMaxPeers = 8;
 
+/// What a step does in which more rows would arrive at a rank than its budget: it is run again, in rounds; the run
+/// ends; or pairs of token and expert are dropped and counted.
+enum class RowOverflow : std::uint8_t { rerun, abort, drop };
+inline constexpr std::array<std::string_view, 3> kRowOverflowNames = {"rerun", "abort", "drop"};
+
+/// The rows of experts on a rank over its even share, in thousandths; 0: those of the worst case.
+struct RankCapacity {
+  Index thousandths = 0;
+  bool is_worst_case() const { return thousandths == 0; }
+  std::string text() const;  ///< "1.25", "worst"
+  /// Nothing for what is neither "worst" nor a number of thousandths from 0.001 to 1000000.
+  static std::optional<RankCapacity> of(const std::string& text);
+  bool operator==(const RankCapacity&) const = default;
+};
+
 /// [moe] of a recipe, resolved. Symbols: E experts, K choices of a token, F width of an expert.
 struct MoeConfig {
   Index num_experts = 0;  ///< 0: a dense model
@@ -51,6 +67,8 @@ struct MoeConfig {
   ops::DropBy drop_by = ops::DropBy::probability;
   ExpertGemm gemm = ExpertGemm::automatic;
   ExpertDispatcher dispatcher = ExpertDispatcher::automatic;
+  RankCapacity rank_capacity_factor = {};  ///< of ranks that read each other's rows, in training
+  RowOverflow overflow = RowOverflow::rerun;
   std::string replay = {};     ///< a file of decisions that routers repeat; empty: none
   bool force_balance = false;  ///< the same number of tokens to every expert, whatever their scores
   double router_skew = 0;      ///< ops::skew_logits(), for measurements; 0: none

@@ -5,23 +5,27 @@
 
 namespace megalith::nn {
 
-/// What the passes of a step add up about its MoE layers, one row for each of them in the model; a rank fills in the
-/// rows of its own.
+/// What the passes of a step add up about its MoE layers: a row for each of them in the model, of which a rank fills in
+/// those of its own; and one pair of numbers of all.
 struct MoeTotals {
   static constexpr Index kNumbers = 4;
   Tensor counts;  ///< [layers, E + 1] i64: choices of each expert, then dropped pairs
   /// [layers, 4] f64: load loss and z-loss, weighted, times the tokens they stand for; least and greatest expert bias.
   Tensor numbers;
 
-  /// Both lie in one run of memory, of which all bits 0 are nothing added yet.
+  Tensor overflow;  ///< [2] i64, of all layers here: ops::LimitRows::overflow
+
+  /// All lie in one run of memory, of which all bits 0 are nothing added yet.
   static MoeTotals in(std::byte* memory, Index layers, Index num_experts) {
     if (layers == 0) return {};
-    const Index counts = layers * (num_experts + 1) * 8;
+    const Index counts = layers * (num_experts + 1) * 8, numbers = layers * kNumbers * 8;
+    const auto at = [&](Index bytes) { return memory == nullptr ? nullptr : memory + bytes; };
     return {{memory, {layers, num_experts + 1}, DType::i64},
-            {memory == nullptr ? nullptr : memory + counts, {layers, kNumbers}, DType::f64}};
+            {at(counts), {layers, kNumbers}, DType::f64},
+            {at(counts + numbers), {2}, DType::i64}};
   }
 
-  Index bytes() const { return layers() == 0 ? 0 : counts.bytes() + numbers.bytes(); }
+  Index bytes() const { return layers() == 0 ? 0 : counts.bytes() + numbers.bytes() + overflow.bytes(); }
   Index layers() const { return counts ? counts.dim(0) : 0; }
   Index num_experts() const { return counts.dim(1) - 1; }
   Tensor choices(Index layer) const { return counts.rows(layer, 1).reshaped({counts.dim(1)}).rows(0, num_experts()); }

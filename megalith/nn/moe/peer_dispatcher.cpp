@@ -28,7 +28,8 @@ std::unique_ptr<Dispatcher::Saved> PeerDispatcher::make_saved() const {
   return saved;
 }
 
-void PeerDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const {
+void PeerDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const {
+  const Tensor& experts = routed.experts;
   Saved& kept = peer(saved);
   const comm::Group& group = experts_.dispatch();
   const Index rows = experts.dim(0), pairs = experts.numel(), local = ranks_.local_experts;
@@ -41,8 +42,10 @@ void PeerDispatcher::preprocess(Exec& ex, const Tensor& experts, Mode mode, Disp
   plan.ranks = ranks_;
   plan.num_experts = sizes_.num_experts;
   plan.rank = group.rank();
-  plan.rows_of_each = sizes_.padded(rows, mode);
+  plan.rows_of_each = sizes_.padded(rows, routed.mode);
+  plan.most_pairs = sizes_.rank_rows(pairs * slices(), routed.mode);
   const Index arrive = ops::pairs_to_receive(plan);
+  if (plan.most_pairs > 0) limit_rows(ex, routed, plan);
   const Index results = ops::capacity_of_groups(arrive, local, sizes_.alignment);
   plan.rows = make_pulls(ex, group.size() * rows, results);
   plan.pairs = make_pulls(ex, arrive, results);
@@ -63,6 +66,16 @@ void PeerDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
   if (ex.recording() || !host_reads) return;
   if (copies_.issue == point) kept.on_host.copy(ex, kept.table);
   if (copies_.issue && copies_.wait == point) groups.host = kept.on_host.wait(experts_.dispatch());
+}
+
+void PeerDispatcher::limit_rows(Exec& ex, const RoutedPairs& routed, const ops::PlanExchange& plan) const {
+  ops::limit_rows(ex, {.experts = plan.experts,
+                       .overflow = routed.overflow,
+                       .dropped = routed.dropped,
+                       .num_experts = plan.num_experts,
+                       .local_experts = ranks_.local_experts,
+                       .room = ops::pairs_to_receive(plan),
+                       .rank = experts_.counts_rows() ? plan.rank : -1});
 }
 
 Tensor PeerDispatcher::pulled(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls) const {

@@ -15,7 +15,7 @@ namespace megalith::nn {
 /// goes to. Gives the bits of AllToAllDispatcher.
 /// Communication, per pass: an all-gather of choices (4 n K bytes of each rank), a gather_rows of at most R n rows of
 /// H, and a gather_sum_rows of n K P rows. Backward has the same two, and two of one number for each pair. Memory per
-/// microbatch in flight: the rows that arrive, at their worst case (ExpertParallel::max_rows), and lists. With
+/// microbatch in flight: the rows that arrive, as many as the ranks' budget (RankCapacity), and lists. With
 /// BackwardRows::fetched backward has one more gather_rows of H, and rows are not kept. Source:
 /// Hybrid-EP of Megatron-LM, which computes static offsets from gathered routing maps.
 class PeerDispatcher final : public Dispatcher {
@@ -35,7 +35,7 @@ class PeerDispatcher final : public Dispatcher {
   PeerDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes, const HostCopies& copies);
   std::unique_ptr<Dispatcher::Saved> make_saved() const override;
 
-  void preprocess(Exec& ex, const Tensor& experts, Mode mode, Dispatcher::Saved& saved) const override;
+  void preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const override;
   void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
   ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved) const override;
   void return_rows(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const override;
@@ -50,6 +50,8 @@ class PeerDispatcher final : public Dispatcher {
   Index slices() const { return ranks_.slices; }
   /// As LocalDispatcher's.
   void reach(Exec& ex, MoePoint point, Saved& kept) const;
+  /// Takes away the pairs that have no room at their experts' ranks, from the choices of all.
+  void limit_rows(Exec& ex, const RoutedPairs& routed, const ops::PlanExchange& plan) const;
   /// `of_sources` [N, W] of all ranks to the rows of the experts here [M, W].
   Tensor pulled(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls) const;
   /// Sums of `of_experts` [M, W] of all ranks at this rank's places.
