@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "megalith/base/error.h"
@@ -35,6 +37,54 @@ struct Word {
 Index BertSampleConfig::budget(Index tokens) const {
   constexpr double kRounding = 1e-9;  // 0.29 * 100 is just below 29
   return std::max<Index>(1, static_cast<Index>(mask_fraction * static_cast<double>(tokens) + kRounding));
+}
+
+BertVocabulary bert_vocabulary(const tokenizer::Tokenizer& tokenizer) {
+  using tokenizer::Special;
+  BertVocabulary vocabulary;
+  std::string missing;
+  const auto find = [&](Special special, const char* name) {
+    const std::optional<std::int32_t> id = tokenizer.special(special);
+    if (!id) missing += str(missing.empty() ? "" : ", ", name);
+    return id.value_or(0);
+  };
+  vocabulary.cls = find(Special::cls, "[CLS]");
+  vocabulary.sep = find(Special::sep, "[SEP]");
+  vocabulary.mask = find(Special::mask, "[MASK]");
+  vocabulary.pad = find(Special::pad, "[PAD]");
+  if (!missing.empty())
+    throw ConfigError(str("data.tokenizer = ", tokenizer.name(), ": has no ", missing,
+                          ", which samples of masked language models need; use a vocabulary of BERT"));
+  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    vocabulary.is_special.push_back(false);
+    vocabulary.starts_word.push_back(tokenizer.starts_word(id));
+  }
+  const auto mark = [&](std::int32_t id) { vocabulary.is_special[static_cast<std::size_t>(id)] = true; };
+  for (const std::int32_t id : {vocabulary.cls, vocabulary.sep, vocabulary.mask, vocabulary.pad}) mark(id);
+  if (const auto unknown = tokenizer.special(Special::unk)) mark(*unknown);
+  for (const std::int32_t id : tokenizer.added_tokens()) mark(id);
+  return vocabulary;
+}
+
+std::array<BertSamples::Documents, 3> split_documents(const Split& split, const SentenceSource& source) {
+  const Index documents = source.num_documents();
+  const auto first_token = [&](Index document) { return source.first_token(source.first_sentence(document)); };
+  std::array<BertSamples::Documents, 3> parts;
+  Index begin = 0;
+  const std::array<TokenRange, 3> ranges = split.ranges(first_token(documents));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Index low = begin, high = documents;  // the first document that begins at or after the cut
+    while (low < high) {
+      const Index middle = low + (high - low) / 2;
+      if (first_token(middle) < ranges[i].end)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    parts[i] = {begin, low};
+    begin = low;
+  }
+  return parts;
 }
 
 Index ngram_of(std::uint32_t word, Index max_ngram) {

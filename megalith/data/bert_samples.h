@@ -1,11 +1,14 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "megalith/base/types.h"
+#include "megalith/data/samples.h"
 #include "megalith/data/sentence_source.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::data {
 
@@ -23,7 +26,11 @@ struct BertVocabulary {
   std::vector<bool> starts_word;  ///< by id
 };
 
-/// Section [bert] of a recipe.
+/// Of a tokenizer. Throws ConfigError, which lists the tokens, if it lacks one of the four. [UNK] and all added tokens
+/// are special, too.
+BertVocabulary bert_vocabulary(const tokenizer::Tokenizer& tokenizer);
+
+/// What samples of a masked language model are made by.
 struct BertSampleConfig {
   Index seq_len = 512;
   SentenceOrder order = SentenceOrder::sop;
@@ -112,6 +119,10 @@ class BertSamples {
   std::vector<std::int32_t> ordinary_;  // ids that are not special
   std::vector<Index> before_;           // by document: the samples of those before it
 };
+
+/// Divides documents into train, valid and test, in this order. Parts end with the document that holds the token at
+/// which the weights cut.
+std::array<BertSamples::Documents, 3> split_documents(const Split& split, const SentenceSource& source);
 
 /// The words of a span, 1 <= n <= max_ngram with P(n) ~ 1/n, for a uniform random word.
 Index ngram_of(std::uint32_t word, Index max_ngram);

@@ -33,21 +33,23 @@ std::optional<io::Path> token_file_prefix(io::Fs& fs, const io::Path& path) {
   return std::nullopt;
 }
 
-TokenSourcePtr open_token_file(io::Fs& fs, const io::Path& prefix, const tokenizer::Tokenizer& tokenizer,
-                               std::string_view key) {
+IndexedDataset open_token_file(io::Fs& fs, const io::Path& prefix, std::string_view key) {
   require_file(fs, bin_path(prefix), key);
   if (!fs.exists(idx_path(prefix)))
     throw InputError(str("[", key, "] ", idx_path(prefix).string(), ": is missing beside ",
                          bin_path(prefix).filename().string(), "; copy it too, or build the token file again"));
-  return indexed_source(IndexedDataset(fs, prefix), tokenizer.vocab_size());
+  return {fs, prefix};
 }
 
-TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const tokenizer::Tokenizer& tokenizer, std::string_view key,
-                        const TextReading& reading) {
+/// What a path of a recipe stands for. Of a folder or a pattern: its token files and its texts, in name order.
+struct CorpusFiles {
+  std::vector<io::Path> prefixes{}, texts{};
+};
+
+CorpusFiles corpus_files(io::Fs& fs, const io::Path& path, std::string_view key, const TextReading& reading) {
   if (const std::optional<io::Path> prefix = token_file_prefix(fs, path); prefix && !fs.is_dir(path))
-    return open_token_file(fs, *prefix, tokenizer, key);
-  // A folder or a pattern: its token files and its texts, each kind as one source, in name order.
-  std::vector<io::Path> texts, prefixes;
+    return {.prefixes = {*prefix}};
+  CorpusFiles found;
   const bool is_one_file = fs.exists(path) && !fs.is_dir(path);
   const bool is_pattern = path.string().find_first_of("*?[") != std::string::npos;
   if (!is_one_file && !fs.is_dir(path) && !is_pattern) require_file(fs, path, key);
@@ -57,24 +59,47 @@ TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const tokenizer::Token
   for (const io::Path& file : files) {
     const std::optional<io::Path> prefix = token_file_prefix(fs, file);
     if (!prefix)
-      texts.push_back(file);
-    else if (std::ranges::find(prefixes, *prefix) == prefixes.end())
-      prefixes.push_back(*prefix);  // once for .bin and .idx
+      found.texts.push_back(file);
+    else if (std::ranges::find(found.prefixes, *prefix) == found.prefixes.end())
+      found.prefixes.push_back(*prefix);  // once for .bin and .idx
   }
+  if (reading.notes != nullptr) reading.notes->has_members |= any_has_members(fs, found.texts, CorpusFormat::by_name);
+  return found;
+}
+
+CorpusOptions options_of(const TextReading& reading) {
+  CorpusOptions options;
+  options.key = reading.key;
+  options.threads = reading.threads;
+  options.reading.max_line_bytes = reading.max_line;
+  return options;
+}
+
+TokenSourcePtr open_one(io::Fs& fs, const io::Path& path, const tokenizer::Tokenizer& tokenizer, std::string_view key,
+                        const TextReading& reading) {
+  const CorpusFiles files = corpus_files(fs, path, key, reading);
   std::vector<TokenSourcePtr> sources;
-  for (const io::Path& prefix : prefixes) sources.push_back(open_token_file(fs, prefix, tokenizer, key));
-  if (!texts.empty() || sources.empty()) {
-    if (reading.notes != nullptr) reading.notes->has_members |= any_has_members(fs, texts, CorpusFormat::by_name);
+  for (const io::Path& prefix : files.prefixes)
+    sources.push_back(indexed_source(open_token_file(fs, prefix, key), tokenizer.vocab_size()));
+  if (!files.texts.empty() || sources.empty()) {
     MemorySink sink;
-    CorpusOptions options;
-    options.key = reading.key;
-    options.threads = reading.threads;
-    options.reading.max_line_bytes = reading.max_line;
-    tokenize_corpus(fs, texts, tokenizer, options, sink);
+    tokenize_corpus(fs, files.texts, tokenizer, options_of(reading), sink);
     sources.push_back(memory_source(path.string(), std::move(sink.tokens), tokenizer.vocab_size()));
   }
   return joined_source(std::move(sources));
 }
+
+class SentenceSink final : public TokenSink {
+ public:
+  void add(std::span<const std::int32_t> ids) override {
+    make_room(text.tokens, ids.size(), "the ids of the recipe's texts",
+              "make a token file of them by `megalith data build --sentences`, which is not read into memory");
+    text.tokens.insert(text.tokens.end(), ids.begin(), ids.end());
+  }
+  void end_sequence() override { text.end_sentence(); }
+  void end_document() override { text.end_document(); }
+  SentenceText text;
+};
 
 /// Adds to the error of a part that is too short: which key to change.
 SampleSet part(const TokenSourcePtr& source, TokenRange range, Index seq_len, std::string_view key) {
@@ -112,6 +137,26 @@ TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, co
   std::vector<TokenSourcePtr> sources;
   for (const std::string& path : paths) sources.push_back(open_one(fs, path, tokenizer, key, reading));
   return joined_source(std::move(sources));
+}
+
+SentenceSourcePtr open_sentences(io::Fs& fs, const std::vector<std::string>& paths,
+                                 const tokenizer::Tokenizer& tokenizer, std::string_view key,
+                                 const TextReading& reading) {
+  if (paths.empty()) throw ConfigError(str(key, " = []: must name at least one file"));
+  std::vector<SentenceSourcePtr> sources;
+  for (const std::string& path : paths) {
+    const CorpusFiles files = corpus_files(fs, path, key, reading);
+    for (const io::Path& prefix : files.prefixes)
+      sources.push_back(indexed_sentences(open_token_file(fs, prefix, key), tokenizer.end_of_document()));
+    if (files.texts.empty() && !files.prefixes.empty()) continue;
+    SentenceSink sink;
+    CorpusOptions options = options_of(reading);
+    options.sequences = Sequences::sentences;
+    options.end_of_document = EndOfDocument::omit;
+    tokenize_corpus(fs, files.texts, tokenizer, options, sink);
+    sources.push_back(memory_sentences(path, std::move(sink.text)));
+  }
+  return joined_sentences(std::move(sources));
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include "megalith/base/problems.h"
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/samples.h"
+#include "megalith/data/sentence_source.h"
 #include "megalith/data/token_source.h"
 #include "megalith/data/training_set.h"
 #include "megalith/tokenizer/tokenizer.h"
@@ -52,6 +53,12 @@ struct TextReading {
 /// `key` ("data.train") names the paths in errors. Throws InputError, naming similar files where one is missing.
 TokenSourcePtr open_corpus(io::Fs& fs, const std::vector<std::string>& paths, const tokenizer::Tokenizer& tokenizer,
                            std::string_view key, const TextReading& reading = {});
+
+/// The same as documents of sentences, for masked language models: texts are cut into sentences when they are read, and
+/// token files are those of `data build --sentences`.
+SentenceSourcePtr open_sentences(io::Fs& fs, const std::vector<std::string>& paths,
+                                 const tokenizer::Tokenizer& tokenizer, std::string_view key,
+                                 const TextReading& reading = {});
 
 /// What a training run reads.
 struct DataSets {

@@ -31,27 +31,60 @@ class IndexedSentences final : public SentenceSource {
 
 class MemorySentences final : public SentenceSource {
  public:
-  MemorySentences(std::string name, const std::vector<std::vector<std::vector<std::int32_t>>>& documents)
-      : SentenceSource(std::move(name)) {
-    for (const auto& document : documents) {
-      for (const auto& sentence : document) {
-        tokens_.insert(tokens_.end(), sentence.begin(), sentence.end());
-        first_token_.push_back(std::ssize(tokens_));
-      }
-      first_sentence_.push_back(std::ssize(first_token_) - 1);
-    }
+  MemorySentences(std::string name, SentenceText text) : SentenceSource(std::move(name)), text_(std::move(text)) {}
+  Index num_documents() const override { return std::ssize(text_.first_sentence) - 1; }
+  Index first_sentence(Index document) const override {
+    return text_.first_sentence[static_cast<std::size_t>(document)];
   }
-  Index num_documents() const override { return std::ssize(first_sentence_) - 1; }
-  Index first_sentence(Index document) const override { return first_sentence_[static_cast<std::size_t>(document)]; }
-  Index first_token(Index sentence) const override { return first_token_[static_cast<std::size_t>(sentence)]; }
+  Index first_token(Index sentence) const override { return text_.first_token[static_cast<std::size_t>(sentence)]; }
   Index text_end(Index document) const override { return first_token(first_sentence(document + 1)); }
   void copy(Index first, std::span<std::int32_t> out) const override {
-    std::copy_n(tokens_.begin() + first, out.size(), out.begin());
+    std::copy_n(text_.tokens.begin() + first, out.size(), out.begin());
   }
 
  private:
-  std::vector<std::int32_t> tokens_;
-  std::vector<Index> first_sentence_ = {0}, first_token_ = {0};
+  SentenceText text_;
+};
+
+class JoinedSentences final : public SentenceSource {
+ public:
+  explicit JoinedSentences(std::vector<SentenceSourcePtr> sources)
+      : SentenceSource(sources.front()->name()), sources_(std::move(sources)) {
+    for (const SentenceSourcePtr& source : sources_) {
+      const Index documents = source->num_documents(), sentences = source->first_sentence(documents);
+      documents_.push_back(documents_.back() + documents);
+      sentences_.push_back(sentences_.back() + sentences);
+      tokens_.push_back(tokens_.back() + source->first_token(sentences));
+    }
+  }
+  Index num_documents() const override { return documents_.back(); }
+  Index first_sentence(Index document) const override {
+    const std::size_t i = source_of(documents_, document);
+    return sentences_[i] + sources_[i]->first_sentence(document - documents_[i]);
+  }
+  Index first_token(Index sentence) const override {
+    const std::size_t i = source_of(sentences_, sentence);
+    return tokens_[i] + sources_[i]->first_token(sentence - sentences_[i]);
+  }
+  Index text_end(Index document) const override {
+    const std::size_t i = source_of(documents_, document);
+    return tokens_[i] + sources_[i]->text_end(document - documents_[i]);
+  }
+  /// Tokens of one document lie in one source.
+  void copy(Index first, std::span<std::int32_t> out) const override {
+    const std::size_t i = source_of(tokens_, first);
+    sources_[i]->copy(first - tokens_[i], out);
+  }
+
+ private:
+  /// The last source that begins at or before a number; of its end, the last that has some.
+  std::size_t source_of(const std::vector<Index>& begins, Index number) const {
+    const auto after = std::ranges::upper_bound(begins, number);
+    return std::min(static_cast<std::size_t>(after - begins.begin()), sources_.size()) - 1;
+  }
+
+  std::vector<SentenceSourcePtr> sources_;
+  std::vector<Index> documents_ = {0}, sentences_ = {0}, tokens_ = {0};  // before each source, and of all
 };
 
 }  // namespace
@@ -60,9 +93,13 @@ SentenceSourcePtr indexed_sentences(IndexedDataset dataset, std::int32_t end_of_
   return std::make_shared<IndexedSentences>(std::move(dataset), end_of_document);
 }
 
-SentenceSourcePtr memory_sentences(std::string name,
-                                   const std::vector<std::vector<std::vector<std::int32_t>>>& documents) {
-  return std::make_shared<MemorySentences>(std::move(name), documents);
+SentenceSourcePtr memory_sentences(std::string name, SentenceText text) {
+  return std::make_shared<MemorySentences>(std::move(name), std::move(text));
+}
+
+SentenceSourcePtr joined_sentences(std::vector<SentenceSourcePtr> sources) {
+  if (sources.size() == 1) return std::move(sources.front());
+  return std::make_shared<JoinedSentences>(std::move(sources));
 }
 
 }  // namespace megalith::data

@@ -38,8 +38,22 @@ using SentenceSourcePtr = std::shared_ptr<const SentenceSource>;
 /// A .bin/.idx pair of `data build --sentences`: its sequences are sentences. end_of_document: as
 /// Tokenizer::end_of_document().
 SentenceSourcePtr indexed_sentences(IndexedDataset dataset, std::int32_t end_of_document);
-/// By document and sentence.
-SentenceSourcePtr memory_sentences(std::string name,
-                                   const std::vector<std::vector<std::vector<std::int32_t>>>& documents);
+/// Documents in memory: 4 bytes a token, 8 a sentence and a document.
+struct SentenceText {
+  std::vector<std::int32_t> tokens{};
+  std::vector<Index> first_token = {0}, first_sentence = {0};  ///< with one more at the end
+
+  /// Does nothing if the sentence has no token.
+  void end_sentence() {
+    if (first_token.back() < std::ssize(tokens)) first_token.push_back(std::ssize(tokens));
+  }
+  void end_document() {
+    end_sentence();
+    first_sentence.push_back(std::ssize(first_token) - 1);
+  }
+};
+SentenceSourcePtr memory_sentences(std::string name, SentenceText text);
+/// Several sources one after the other; at least one. Access takes O(log sources).
+SentenceSourcePtr joined_sentences(std::vector<SentenceSourcePtr> sources);
 
 }  // namespace megalith::data

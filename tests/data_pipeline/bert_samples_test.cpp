@@ -81,9 +81,21 @@ struct Made {
   }
 };
 
+SentenceSourcePtr sentences_of(const std::vector<Document>& documents) {
+  SentenceText text;
+  for (const Document& document : documents) {
+    for (const Ids& sentence : document) {
+      text.tokens.insert(text.tokens.end(), sentence.begin(), sentence.end());
+      text.end_sentence();
+    }
+    text.end_document();
+  }
+  return memory_sentences("text", std::move(text));
+}
+
 BertSamples samples_of(const std::vector<Document>& documents, const BertSampleConfig& config,
                        std::uint64_t seed = 1234) {
-  return {memory_sentences("text", documents), {0, std::ssize(documents)}, vocabulary(), config, seed};
+  return {sentences_of(documents), {0, std::ssize(documents)}, vocabulary(), config, seed};
 }
 
 const std::vector<Document>& corpus() {
@@ -135,7 +147,7 @@ Ids flat(const std::vector<Document>& documents) {
 TEST(BertSamples, CutTextsBetweenSentencesAndLoseNothing) {
   const std::vector<Document>& documents = corpus();
   const Ids text = flat(documents);
-  const SentenceSourcePtr source = memory_sentences("text", documents);
+  const SentenceSourcePtr source = sentences_of(documents);
   std::set<Index> sentences;
   for (Index i = 0; i <= source->first_sentence(source->num_documents()); ++i) sentences.insert(source->first_token(i));
   for (const SentenceOrder order : {SentenceOrder::sop, SentenceOrder::none}) {
@@ -169,7 +181,7 @@ TEST(BertSamples, CutTextsBetweenSentencesAndLoseNothing) {
 TEST(BertSamples, PairsAreConsecutiveAndSwappedWithAHalf) {
   const BertSamples samples = samples_of(corpus(), {.seq_len = 64, .order = SentenceOrder::sop});
   const Ids text = flat(corpus());
-  const SentenceSourcePtr source = memory_sentences("text", corpus());
+  const SentenceSourcePtr source = sentences_of(corpus());
   std::set<Index> sentences;
   for (Index i = 0; i <= source->first_sentence(source->num_documents()); ++i) sentences.insert(source->first_token(i));
   double swapped = 0;
@@ -328,7 +340,7 @@ TEST(BertSamples, AreAFunctionOfSeedEpochAndNumber) {
 TEST(BertSamples, OfAPairOfFilesAreThoseOfItsSentences) {
   const std::vector<Document> documents = documents_of(3, 40, 24);
   const BertSamples want = samples_of(documents, {.seq_len = 64});
-  for (const bool ends : {false, true}) {
+  for (const int ends : {0, 1, 2}) {  // no such token, at the end of the last sentence, as a sequence of its own
     const TempDir dir;
     const std::shared_ptr<io::Fs> fs = io::posix_fs();
     IndexedDatasetBuilder builder(*fs, dir / "text", {.vocab_size = kVocab});
@@ -337,7 +349,8 @@ TEST(BertSamples, OfAPairOfFilesAreThoseOfItsSentences) {
         if (i > 0) builder.end_sequence();
         builder.add(document[i]);
       }
-      if (ends) builder.add(Ids{kSep});
+      if (ends == 2) builder.end_sequence();
+      if (ends > 0) builder.add(Ids{kSep});
       builder.end_document();
     }
     builder.finish();
