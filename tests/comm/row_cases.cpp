@@ -15,6 +15,13 @@
 
 namespace megalith::comm {
 
+Tensor tensor_in_reach(Exec& ex, const Shape& shape, DType dtype) {
+  constexpr Index kMinReachable = Index{64} << 10;
+  const Index numel = Tensor(nullptr, shape, dtype).numel();
+  const Tensor block = ex.tensor({std::max(numel, kMinReachable / size_of(dtype))}, dtype);
+  return block.rows(0, numel).reshaped(shape);
+}
+
 PullLists::PullLists(Index max_pulls, Index out_rows)
     : counts(2),
       sources(static_cast<std::size_t>(2 * max_pulls), -1),
@@ -119,6 +126,13 @@ Tensor put(Exec& ex, const Tensor& host) {
   return there;
 }
 
+Tensor put_in_reach(Exec& ex, const Tensor& host) {
+  if (ex.device() == Device::cpu) return host;
+  const Tensor there = tensor_in_reach(ex, host.shape(), host.dtype());
+  ex.copy(there.raw(), host.raw(), host.bytes());
+  return there;
+}
+
 RowPulls put(Exec& ex, const RowPulls& pulls) {
   return {put(ex, pulls.counts), put(ex, pulls.sources), put(ex, pulls.begin), put(ex, pulls.wants)};
 }
@@ -152,7 +166,7 @@ void check_gather_rows(Exec& ex, const Group& group, DType dtype, const RowSizes
   PullLists lists(group.size() * sizes.rows, sizes.out_rows);
   lists.set(wanted);
   const Tensor result(out.data(), {sizes.out_rows, sizes.width}, dtype), to = put(ex, result);
-  const Tensor from = put(ex, Tensor(mine.data(), {sizes.rows, sizes.width}, dtype));
+  const Tensor from = put_in_reach(ex, Tensor(mine.data(), {sizes.rows, sizes.width}, dtype));
   const RowPulls pulls = put(ex, lists.pulls());
   call_and_get(ex, group, to, result, [&] { gather_rows(ex, group, from, pulls, to).wait(ex); });
   for (Index row = 0; row < sizes.out_rows; ++row) {
@@ -251,7 +265,7 @@ void check_sums_of(Exec& ex, const Group& group, const RowSizes& sizes, int patt
   const bool weighted = options.weights == SumOptions::Weights::given;
   sums.weights = weighted ? Tensor(weights.data(), {static_cast<Index>(weights.size())}, dtype_of<A>) : Tensor();
   const Tensor result(out.data(), {sizes.out_rows, width}, dtype_of<T>), to = put(ex, result);
-  const Tensor from = put(ex, Tensor(mine.data(), {sizes.rows, width}, dtype_of<T>));
+  const Tensor from = put_in_reach(ex, Tensor(mine.data(), {sizes.rows, width}, dtype_of<T>));
   sums = put(ex, sums);
   call_and_get(ex, group, to, result, [&] { gather_sum_rows(ex, group, from, sums, to, options.write).wait(ex); });
   for (Index i = 0; i < sizes.out_rows * width; ++i) {
@@ -313,7 +327,7 @@ void counts_and_logs_rows(World& world) {
   const Group group = world.group("rows", ranks, {.transport = Transport::kernels});  // no PeerGroup
   Exec ex(device_of(world));
   std::vector<float> mine(12), out(8);
-  const Tensor from = put(ex, Tensor(mine.data(), {3, 4}, DType::f32)),
+  const Tensor from = put_in_reach(ex, Tensor(mine.data(), {3, 4}, DType::f32)),
                to = put(ex, Tensor(out.data(), {2, 4}, DType::f32));
   PullLists pulls(3, 2);
   pulls.set({});
@@ -371,7 +385,7 @@ void gather_spoilt(World& world, const Spoil& spoil) {
                                    {WantedRow::Kind::row, {0, 1}},
                                    {WantedRow::Kind::zeros}});
   if (world.rank() == 1) spoil(lists);
-  gather_rows(ex, all, put(ex, Tensor(mine.data(), {4, 3}, DType::f32)), put(ex, lists.pulls()),
+  gather_rows(ex, all, put_in_reach(ex, Tensor(mine.data(), {4, 3}, DType::f32)), put(ex, lists.pulls()),
               put(ex, Tensor(out.data(), {5, 3}, DType::f32)))
       .wait(ex);
   barrier(ex, all);
@@ -385,7 +399,7 @@ void sum_spoilt(World& world, const Spoil& spoil) {
   SumLists lists(2, 3);
   lists.set(std::vector<std::vector<WeightedPlace>>{{{{0, 1}}, {{1, 2}}}, {{{1, 3}}}});
   if (world.rank() == 1) spoil(lists);
-  gather_sum_rows(ex, all, put(ex, Tensor(mine.data(), {4, 3}, DType::f32)), put(ex, lists.sums()),
+  gather_sum_rows(ex, all, put_in_reach(ex, Tensor(mine.data(), {4, 3}, DType::f32)), put(ex, lists.sums()),
                   put(ex, Tensor(out.data(), {2, 3}, DType::f32)), Write::overwrite)
       .wait(ex);
   barrier(ex, all);

@@ -56,6 +56,9 @@ struct SumOptions {
 /// own rows, 6 lists on odd members only.
 inline constexpr int kRowPatterns = 7;
 
+/// A tensor that other members' kernels can read: rank threads take memory of 64 KiB and more in reach of each other.
+Tensor tensor_in_reach(Exec& ex, const Shape& shape, DType dtype);
+
 /// Make a call on the device of `ex`, and compare its result with that of a loop on the host, to the bit. Throw at the
 /// first difference. Collective over the group.
 void check_gather_rows(Exec& ex, const Group& group, DType dtype, const RowSizes& sizes, int pattern);

@@ -75,7 +75,7 @@ TEST_P(RowKernels, LeaveOutWhatDoesNotExist) {
   run([](World& world) {
     Exec ex(Device::cuda);
     const Group group = rows_of_all(world);
-    const Tensor mine = ex.tensor({4, 256}, DType::f32), out = ex.tensor({6, 256}, DType::f32);
+    const Tensor mine = tensor_in_reach(ex, {4, 256}, DType::f32), out = ex.tensor({6, 256}, DType::f32);
     std::vector<float> values(4 * 256, 2), left(6 * 256, 7), result(left.size());
     ex.copy(mine.raw(), values.data(), mine.bytes());
     ex.copy(out.raw(), left.data(), out.bytes());
@@ -124,7 +124,7 @@ TEST_P(RowKernels, ReadTheirListsAtEveryLaunchOfAGraph) {
     const auto value = [](int member, Index row, int launch) {
       return static_cast<float>(member * 10000 + row * 100 + launch);
     };
-    const Tensor mine = ex.tensor({kRows, kWidth}, DType::f32), out = ex.tensor({kOut, kWidth}, DType::f32);
+    const Tensor mine = tensor_in_reach(ex, {kRows, kWidth}, DType::f32), out = ex.tensor({kOut, kWidth}, DType::f32);
     const Index most = kRows * world.size();
     const RowPulls pulls{.counts = ex.tensor({2}, DType::i32),
                          .sources = ex.tensor({most, 2}, DType::i32),
