@@ -112,8 +112,9 @@ void barrier(Exec& ex, const Group& group, Where where = Where::current());
 Pending gather_rows(Exec& ex, const Group& group, const Tensor& mine, const RowPulls& pulls, const Tensor& out,
                     Where where = Where::current());
 /// Each member sums rows of all members' matrices `mine` [N, W], with weights, into the rows of its own `out` [n, W]:
-/// in the order of its lists, in f32 (f64 for f64). A row without terms is 0, with Write::accumulate what it was. The
-/// rest as gather_rows. Volume per rank: a row for each term, over NCCL for each row that the terms name.
+/// in the order of its lists, in f32 (f64 for f64). Write::accumulate adds them to what the row holds, one after the
+/// other. A row without terms is 0, with Write::accumulate what it was. The rest as gather_rows. Volume per rank: a row
+/// for each term, over NCCL for each row that the terms name.
 Pending gather_sum_rows(Exec& ex, const Group& group, const Tensor& mine, const RowSums& sums, const Tensor& out,
                         Write write, Where where = Where::current());
 

@@ -120,16 +120,13 @@ template <Product kProduct, class T>
   alignas(64) std::array<A, kBlock> sums;
   for (Index at = 0; at < columns; at += kBlock) {
     const Index count = std::min(kBlock, columns - at);
-    std::fill_n(sums.data(), count, A{});
+    for (Index i = 0; i < count; ++i) sums.data()[i] = write == Write::accumulate ? static_cast<A>(out[at + i]) : A{};
     for (Index term = 0; term < terms.count; ++term) {
       if (terms.rows[term] == nullptr) continue;
       const T* row = reinterpret_cast<const T*>(terms.rows[term]) + at;
       const A weight = terms.weights == nullptr ? A{1} : terms.weights[term];
       for (Index i = 0; i < count; ++i)
         sums.data()[i] = plus_product<kProduct>(sums.data()[i], weight, static_cast<A>(row[i]));
-    }
-    if (write == Write::accumulate) {
-      for (Index i = 0; i < count; ++i) sums.data()[i] += static_cast<A>(out[at + i]);
     }
     for (Index i = 0; i < count; ++i) out[at + i] = static_cast<T>(sums.data()[i]);
   }

@@ -78,7 +78,7 @@ struct Columns {
 /// null for kNoMember.
 void take_rows(const GatherRows& args, std::span<const std::byte* const> rows, const Columns& columns);
 /// Each element is summed alone, in f32 (f64 for f64) and by a fused multiply-add where the processor has one, as
-/// ops::sum_rows() does. It is rounded once; `accumulate` rounds once more.
+/// ops::sum_rows() does. It is rounded once. With `accumulate` the terms are added to the element, one after the other.
 void take_rows(const GatherSumRows& args, std::span<const std::byte* const> rows, const Columns& columns);
 
 }  // namespace megalith::comm

@@ -269,13 +269,12 @@ void check_sums_of(Exec& ex, const Group& group, const RowSizes& sizes, int patt
   sums = put(ex, sums);
   call_and_get(ex, group, to, result, [&] { gather_sum_rows(ex, group, from, sums, to, options.write).wait(ex); });
   for (Index i = 0; i < sizes.out_rows * width; ++i) {
-    A sum{};
+    A sum = options.write == Write::accumulate ? static_cast<A>(before) : A{};
     for (const WeightedPlace& term : terms[static_cast<std::size_t>(i / width)]) {
       if (term.place.member == kNoMember) continue;
       const T value = number_of<T>(term.place.member, term.place.row * width + i % width);
       sum = plus_term(ex.device(), sum, weighted ? static_cast<A>(term.weight) : A{1}, static_cast<A>(value));
     }
-    if (options.write == Write::accumulate) sum += static_cast<A>(before);
     const T right = static_cast<T>(sum);
     expect(std::memcmp(&right, &out[static_cast<std::size_t>(i)], sizeof(T)) == 0, "gather_sum_rows ",
            name_of(dtype_of<T>), " [", sizes.rows, ", ", width, "], pattern ", pattern, ": element ", i);

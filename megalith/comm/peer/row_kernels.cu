@@ -271,11 +271,15 @@ struct PartialSums {
   static constexpr int kVectors = SumRings::kBytes / kVectorBytes / kLanes, kCount = Values<T>::kCount;
   SumType<T> at[kVectors][kCount];
 
-  __device__ void clear() {
+  /// 0, or what the part of `row` holds.
+  __device__ void begin(const std::byte* row, int vectors, Write write) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
+      const int vector = v * kLanes + lane_number();
+      const bool is_added_to = write == Write::accumulate && vector < vectors;
+      const Values<T> values = is_added_to ? reinterpret_cast<const Values<T>*>(row)[vector] : Values<T>{};
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) at[v][i] = 0;
+      for (int i = 0; i < kCount; ++i) at[v][i] = is_added_to ? static_cast<SumType<T>>(values.at[i]) : SumType<T>{0};
     }
   }
   __device__ void add(const std::byte* row, int vectors, SumType<T> weight) {
@@ -288,19 +292,15 @@ struct PartialSums {
       for (int i = 0; i < kCount; ++i) at[v][i] = plus_product(at[v][i], weight, static_cast<SumType<T>>(values.at[i]));
     }
   }
-  __device__ void store(std::byte* row, int vectors, Write write) const {
+  __device__ void store(std::byte* row, int vectors) const {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int vector = v * kLanes + lane_number();
       if (vector >= vectors) continue;
-      Values<T>& to = reinterpret_cast<Values<T>*>(row)[vector];
-      Values<T> result = write == Write::accumulate ? to : Values<T>{};
+      Values<T> result;
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const SumType<T> before = write == Write::accumulate ? static_cast<SumType<T>>(result.at[i]) : SumType<T>{0};
-        result.at[i] = static_cast<T>(at[v][i] + before);
-      }
-      to = result;
+      for (int i = 0; i < kCount; ++i) result.at[i] = static_cast<T>(at[v][i]);
+      reinterpret_cast<Values<T>*>(row)[vector] = result;
     }
   }
 };
@@ -335,7 +335,8 @@ __device__ void sum_by_copies(const Sum<T>& args, const Sources& sources, std::b
     const Index row = share.row(k), end = args.first_term(row + 1);
     const int vectors = bytes_of(k) / kVectorBytes;
     PartialSums<T> sums;
-    sums.clear();
+    std::byte* const out = args.matrices.out + row * row_bytes + share.part(k) * R::kBytes;
+    sums.begin(out, vectors, args.write);
     for (Index term = args.first_term(row); term < end; ++term, ++number) {
       const bool exists = args.matrices.has(args.places[term]);
       ring.wait(number);
@@ -343,7 +344,7 @@ __device__ void sum_by_copies(const Sum<T>& args, const Sources& sources, std::b
       __syncwarp();
       load(number + R::kCount);
     }
-    sums.store(args.matrices.out + row * row_bytes + share.part(k) * R::kBytes, vectors, args.write);
+    sums.store(out, vectors);
   }
 }
 
@@ -353,15 +354,15 @@ __device__ void sum_by_loads(const Sum<T>& args, const Sources& sources) {
   const Index stride = Index{gridDim.x} * kThreads;
   for (Index i = blockIdx.x * Index{kThreads} + threadIdx.x; i < args.matrices.out_rows * width; i += stride) {
     const Index row = i / width, end = args.first_term(row + 1);
-    SumType<T> sum = 0;
+    T& to = reinterpret_cast<T*>(args.matrices.out)[i];
+    SumType<T> sum = args.write == Write::accumulate ? static_cast<SumType<T>>(to) : SumType<T>{0};
     for (Index term = args.first_term(row); term < end; ++term) {
       const int2 place = args.places[term];
       if (!args.matrices.has(place)) continue;
       const T value = reinterpret_cast<const T*>(args.matrices.at(sources, place))[i % width];
       sum = plus_product(sum, args.weight(term), static_cast<SumType<T>>(value));
     }
-    T& to = reinterpret_cast<T*>(args.matrices.out)[i];
-    to = static_cast<T>(args.write == Write::accumulate ? sum + static_cast<SumType<T>>(to) : sum);
+    to = static_cast<T>(sum);
   }
 }
 
