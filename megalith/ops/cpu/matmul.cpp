@@ -87,7 +87,8 @@ bool has_few_rows(const Matmul& args) {
 template <class T>
 bool is_matrix_vector(const Matmul& args) {
   if (args.c.dim(1) == 1) return true;
-  return args.c.dim(0) == 1 && !(std::is_same_v<T, double> && has_rows_of_weights(args));
+  const bool is_row_of_x = args.transpose_a == Transpose::no;
+  return args.c.dim(0) == 1 && !(std::is_same_v<T, double> && is_row_of_x);
 }
 
 /// c of few rows. Its sums go to `c` where it is not null, else to a buffer. Then finish(sums, row, begin, count) is
