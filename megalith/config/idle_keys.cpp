@@ -24,6 +24,8 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
              no_llama3 = m.rope_scaling != ops::RopeScaling::llama3;
   constexpr std::string_view kCapacity = "moe.capacity = none", kPosition = "model.position = learned",
                              kLlama3 = "a model.rope_scaling other than llama3";
+  const bool no_echo = m.moe.has_experts() && m.moe.echo.slots == 0;
+  constexpr std::string_view kNoEcho = "moe.echo.slots = 0";
   constexpr std::string_view kNoMlps = "experts in every layer and no shared ones: no activation of theirs is kept";
   constexpr std::string_view kPads = "moe.capacity = pad, which makes the rows constants";
   const bool pads = m.moe.has_experts() && m.moe.capacity == nn::ExpertCapacity::pad;
@@ -47,6 +49,13 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
           {"moe.overflow", exchanging_ranks(plan) == 1, kNoExchange},
           {"moe.rank_capacity_factor", pads && exchanging_ranks(plan) > 1, kPads},
           {"moe.overflow", pads && exchanging_ranks(plan) > 1, kPads},
+          {"moe.echo.slots", m.moe.echo.slots > 0 && plan.grid.ep == 1, "parallel.ep = 1"},
+          {"moe.echo.min_pairs", no_echo, kNoEcho},
+          {"moe.echo.balance", no_echo, kNoEcho},
+          {"moe.echo.weights", no_echo, kNoEcho},
+          {"moe.echo.backend", no_echo, kNoEcho},
+          {"moe.echo.overlap", no_echo, kNoEcho},
+          {"moe.echo.check_plan", no_echo, kNoEcho},
           {"model.rope_theta", no_rope, kPosition},
           {"model.rope_scaling", no_rope, kPosition},
           {"model.rope_factor", no_rope, kPosition},

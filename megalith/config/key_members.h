@@ -62,6 +62,12 @@ inline constexpr auto kNamesOf<nn::ExpertDispatcher> = nn::kExpertDispatcherName
 template <>
 inline constexpr auto kNamesOf<nn::RowOverflow> = nn::kRowOverflowNames;
 template <>
+inline constexpr auto kNamesOf<ops::EchoBalance> = nn::kEchoBalanceNames;
+template <>
+inline constexpr auto kNamesOf<nn::EchoWeights> = nn::kEchoWeightsNames;
+template <>
+inline constexpr auto kNamesOf<nn::EchoBackend> = nn::kEchoBackendNames;
+template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<ops::DropBy> = {"position", "probability"};
 template <>
 inline constexpr std::array<std::string_view, 3> kNamesOf<ops::RopeScaling> = {"none", "linear", "llama3"};

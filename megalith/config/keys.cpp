@@ -60,6 +60,7 @@ bool drops_rows(const RunPlan& plan, const RunConfig& saved) {
   return (plan.model.moe.overflow == nn::RowOverflow::drop || saved.moe.overflow == "drop") && limits_rows(plan);
 }
 bool has_capacity(const RunPlan& plan) { return plan.model.moe.has_capacity(); }
+bool has_echo(const RunPlan& plan) { return plan.model.moe.echo.slots > 0; }
 bool has_rope(const RunPlan& plan) { return plan.model.has_rope(); }
 bool has_several_gpus(const RunPlan& plan, const RunConfig&) {
   return plan.device == Device::cuda && plan.grid.world_size > 1;
@@ -268,6 +269,42 @@ std::vector<Key> make_keys() {
        "that "
        "suffices; `drop`: pairs of token and expert beyond the rows are left out, and counted",
        limits_rows},
+      {"moe.echo.slots", moe([](auto& c) -> auto& { return c.echo.slots; }), words("`0`"),
+       between(0, ops::kMaxEchoSlots), may_change, not_differ,
+       "slots of each rank of `parallel.ep` for clones of busy experts, which even out the load ([echo.md](echo.md)); "
+       "0: "
+       "none. On CPUs",
+       has_experts},
+      {"moe.echo.min_pairs", moe([](auto& c) -> auto& { return c.echo.min_pairs; }), words("`1024`; `0` with `exact`"),
+       at_least(0), may_change, not_differ,
+       "pairs of token and expert that a clone must take over in a microbatch, as a smaller one costs more than it "
+       "saves",
+       has_echo},
+      {"moe.echo.balance", moe([](auto& c) -> auto& { return c.echo.balance; }), words("`greedy`"),
+       one_of(kNamesOf<ops::EchoBalance>), may_change, not_differ,
+       "which pairs move: what loads exceed the mean by (`greedy`), or so that all loads are equal (`exact`, which "
+       "takes "
+       "no `min_pairs`)",
+       has_echo},
+      {"moe.echo.weights", moe([](auto& c) -> auto& { return c.echo.weights; }), words("`keep`"),
+       one_of(kNamesOf<nn::EchoWeights>), may_change, not_differ,
+       "weights of clones for the backward pass: slots of each layer and microbatch in flight keep them, or all layers "
+       "share the slots, and the weights are sent again (`redispatch`). The results are the same",
+       has_echo},
+      {"moe.echo.backend", moe([](auto& c) -> auto& { return c.echo.backend; }), words("`auto`"),
+       one_of(kNamesOf<nn::EchoBackend>), may_change, not_differ,
+       "how weights and gradients of clones move: ranks read them where they are (`peer`, between rank threads), "
+       "collectives of all slots (`collective`), or messages with counts that the host knows (`host_sized`). `auto`: "
+       "as "
+       "the rows of tokens do. The results are the same",
+       has_echo},
+      {"moe.echo.overlap", moe([](auto& c) -> auto& { return c.echo.overlap; }), words("`true`"), any(), may_change,
+       not_differ, "transfers of clones overlap with compute. The results are the same", has_echo},
+      {"moe.echo.check_plan", moe([](auto& c) -> auto& { return c.echo.check_plan; }), words("`0`"),
+       at_least(0, "0: off"), may_change, not_differ,
+       "ranks compare their plans of clones each so many steps; a rank with another plan ends the run with exit code "
+       "71",
+       has_echo},
       {"moe.force_balance", moe([](auto& c) -> auto& { return c.force_balance; }), words("`false`"), any(), warns,
        not_differ, "for measurements: every expert gets as many tokens, whatever the router computes", has_experts},
       {"moe.router_skew", moe([](auto& c) -> auto& { return c.router_skew; }), words("`0.0`"), at_least(0, "0: off"),

@@ -58,10 +58,14 @@ void derive_dispatcher(RunConfig& c) {
 /// Only ranks that read rows may have room for fewer than can come, on CPUs.
 void derive_budget(RunConfig& c, Problems& out) {
   RunConfig::Moe& m = c.moe;
-  const bool sends = m.dispatcher == "all_to_all", on_gpus = c.device.type.value_or("cpu") == "cuda";
+  const bool sends = m.dispatcher == "all_to_all", on_gpus = c.device.type.value_or("cpu") == "cuda",
+             clones = *m.echo.slots > 0;
   const auto refuse = [&](const char* key, const std::optional<std::string>& value) {
     if (!value || *value == "worst") return;
-    if (sends)
+    if (clones)
+      out.add(key, *value,
+              "is not built with moe.echo.slots, which has room for all rows that can come: remove the key");
+    else if (sends)
       out.add(key, *value,
               "is for ranks that read each other's rows, moe.dispatcher = peer; it is all_to_all, with room for all "
               "rows that can come: remove the key");
@@ -69,9 +73,20 @@ void derive_budget(RunConfig& c, Problems& out) {
       out.add(key, *value, "is built for CPUs; on GPUs there is room for all rows that can come: remove the key");
   };
   refuse("moe.rank_capacity_factor", m.rank_capacity_factor);
-  refuse("moe.overflow", m.overflow);
-  if (sends || on_gpus) m.rank_capacity_factor = "worst";
+  if (!clones) refuse("moe.overflow", m.overflow);  // nothing can overflow then
+  if (sends || on_gpus || clones) m.rank_capacity_factor = "worst";
   set_default(m.overflow, "rerun");
+}
+
+void derive_echo(RunConfig::Moe::Echo& echo) {
+  const nn::EchoConfig defaults;
+  set_default(echo.slots, defaults.slots);
+  set_default(echo.balance, "greedy");
+  set_default(echo.min_pairs, *echo.balance == "exact" ? 0 : defaults.min_pairs);
+  set_default(echo.weights, "keep");
+  set_default(echo.backend, "auto");
+  set_default(echo.overlap, defaults.overlap);
+  set_default(echo.check_plan, defaults.check_plan);
 }
 
 /// Some layer must be an MoE.
@@ -185,6 +200,37 @@ void check_budget(const RunPlan& plan, Problems& out) {
               nn::RankCapacity{of_one}.text()));
 }
 
+bool has_clones(const RunPlan& plan) { return plan.model.moe.echo.slots > 0 && plan.grid.ep > 1; }
+
+void check_echo(const RunPlan& plan, Problems& out) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  const nn::EchoConfig& echo = moe.echo;
+  const auto name_of_enum = [](const auto& names, auto value) { return names[static_cast<std::size_t>(value)]; };
+  out.require(echo.balance != ops::EchoBalance::exact || echo.min_pairs == 0, "moe.echo.min_pairs", echo.min_pairs,
+              "must be 0 with moe.echo.balance = exact, whose clones take what evens out the load: remove it");
+  if (echo.slots == 0) return;
+  out.require(echo.slots <= moe.num_experts, "moe.echo.slots", echo.slots,
+              str("must be at most moe.num_experts = ", moe.num_experts));
+  out.require(!moe.has_capacity(), "moe.echo.slots", echo.slots,
+              str("is for experts that take all rows, and moe.capacity = ",
+                  name_of_enum(nn::kExpertCapacityNames, moe.capacity), ": use moe.capacity = none, or slots = 0"));
+  out.require(plan.device == Device::cpu, "moe.echo.slots", echo.slots,
+              "training with clones is built for CPUs, and device.type = cuda: use slots = 0");
+  out.require(moe.num_experts <= ops::kMaxEchoExperts && plan.grid.ep <= ops::kMaxEchoRanks, "moe.echo.slots",
+              echo.slots,
+              str("is for at most ", ops::kMaxEchoExperts, " experts and parallel.ep = ", ops::kMaxEchoRanks));
+  out.require(plan.grid.etp == 1 || model::row_slices(expert_setting(plan)) == 1, "moe.echo.slots", echo.slots,
+              str("parallel.etp = ", plan.grid.etp,
+                  ": slots hold the slices of a rank, and its rows must be those of all slices; use parallel.etp = 1, "
+                  "or parallel.etp = parallel.tp without parallel.sequence_parallel"));
+  const bool is_sent = moe.dispatcher == nn::ExpertDispatcher::all_to_all;
+  using enum nn::EchoBackend;
+  out.require(!is_sent || echo.backend == automatic || echo.backend == host_sized, "moe.echo.backend",
+              name_of_enum(nn::kEchoBackendNames, echo.backend),
+              "moe.dispatcher = all_to_all has counts on the host: use moe.echo.backend = host_sized or auto, or "
+              "moe.dispatcher = peer");
+}
+
 void check_grid(const RunPlan& plan, Problems& out) {
   const nn::MoeConfig& moe = plan.model.moe;
   const Index ep = plan.grid.ep, etp = plan.grid.etp, tp = plan.grid.tp;
@@ -231,13 +277,14 @@ std::string why_no_iteration(const RunPlan& plan) {
   if (moe.has_experts() && !moe.replay.empty()) return "the host reads moe.replay in every pass";
   if (moe.capacity == nn::ExpertCapacity::pad) return "";
   const std::string why = why_no_evaluation_graph(plan);
-  if (why.empty()) return "";
+  if (why.empty() || has_clones(plan)) return why;
   const bool sends = host_counts(plan.model, expert_setting(plan)) == model::HostCounts::rows_sent;
   return str(why, sends ? "; between rank threads moe.dispatcher = peer needs no such numbers" : "",
              "; moe.capacity = pad makes the sizes constants");
 }
 
 std::string why_no_evaluation_graph(const RunPlan& plan) {
+  if (has_clones(plan)) return "clones of experts are not built into graphs; set moe.echo.slots = 0";
   switch (host_counts(plan.model, expert_setting(plan))) {
     case model::HostCounts::rows_sent:
       return str("the host reads how many rows go between the ranks of parallel.ep = ", plan.grid.ep,
@@ -348,6 +395,7 @@ void derive_moe(RunConfig& c, Problems& out) {
   set_default(m.drop_by, "probability");
   set_default(m.gemm, "auto");
   derive_dispatcher(c);
+  derive_echo(m.echo);
   derive_budget(c, out);
   set_default(m.force_balance, defaults.force_balance);
   set_default(m.router_skew, defaults.router_skew);
@@ -361,6 +409,7 @@ void check_moe(const RunPlan& plan, Problems& out) {
   check_grid(plan, out);
   check_dispatcher(plan, out);
   check_budget(plan, out);
+  check_echo(plan, out);
   check_graphs(plan, out);
 }
 

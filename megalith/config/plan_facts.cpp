@@ -66,7 +66,7 @@ capture::RunFacts RunPlan::run_facts() const {
           .pads_routing = false,                          // no precision of 8 bits is built
           .sizes_stay_on_device = why_no_evaluation_graph(*this).empty(),
           .overlaps_experts = sub_batches() > 1 && moe_layers > 0,
-          .echo = false,  // not built
+          .echo = model.moe.echo.slots > 0 && grid.ep > 1,
           .echo_stops_at_boundary = false,
           .recomputes_layers = recompute.mode == nn::RecomputeMode::full,
           .recomputes_groups = recompute.mode == nn::RecomputeMode::full &&

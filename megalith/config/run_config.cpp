@@ -118,7 +118,7 @@ class RecipeReader {
         set_key(std::string(section.str()), node);
         continue;
       }
-      for (const auto& [name, value] : *table) set_key(str(section.str(), ".", name.str()), value);
+      read_section(std::string(section.str()), *table);
       has_empty_moe_ = has_empty_moe_ || (section.str() == "moe" && table->empty());
     }
   }
@@ -163,6 +163,18 @@ class RecipeReader {
   }
 
  private:
+  /// `[moe.echo]` and `echo.slots` in `[moe]` are alike.
+  void read_section(const std::string& section, const toml::table& table) {
+    for (const auto& [name, value] : table) {
+      const std::string key = str(section, ".", name.str());
+      const auto is_within = [&](const Key& row) { return row.name.starts_with(key + "."); };
+      if (value.is_table() && std::ranges::any_of(keys(), is_within))
+        read_section(key, *value.as_table());
+      else
+        set_key(key, value);
+    }
+  }
+
   void set_key(const std::string& key, const toml::node& node) {
     if (const Key* const row = find_key(key)) {
       if (row->bounds.text_rule != nullptr && node.is_number())

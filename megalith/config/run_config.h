@@ -29,6 +29,11 @@ struct RunConfig {
     std::optional<std::string> rank_capacity_factor, overflow;
     std::optional<double> scale, aux_loss, z_loss, expert_bias_rate, capacity_factor, router_skew;
     std::optional<bool> score_before_top_k, normalize_top_k, shared_gate, force_balance;
+    struct Echo {
+      std::optional<Index> slots, min_pairs, check_plan;
+      std::optional<std::string> balance, weights, backend;
+      std::optional<bool> overlap;
+    } echo;
   } moe;
   struct Parallel {
     std::optional<Index> ranks, tp, cp, pp, ep, etp, chunks, group_size;

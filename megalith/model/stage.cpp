@@ -164,13 +164,16 @@ Index Stage::activation_bytes(const pipeline::LoweredSchedule& schedule, nn::Row
   return bytes;
 }
 
-Index Stage::expert_rows_bytes() const {
+BytesByOwner Stage::expert_bytes() const {
   const bool is_shared = train_schedule_.slot_policy == pipeline::SlotPolicy::shared;
-  Index bytes = 0;
+  const nn::MoeConfig& moe = config_.model.moe;
+  BytesByOwner bytes;
+  if (moe.has_experts()) bytes[nn::Moe::kRowsOwner] = 0;
+  if (moe.echo.slots > 0) bytes[nn::Echo::kSlotsOwner] = 0;
   for (std::size_t pool = 0; pool < train_schedule_.num_slots.size(); ++pool) {
     // A shared slot has the size of the largest chunk: what that chunk holds of them counts.
     const MemoryPlan& plan = plan_of(is_shared ? largest_chunk() : static_cast<int>(pool));
-    bytes += train_schedule_.num_slots[pool] * plan.saved_bytes_of(nn::Moe::kRowsOwner);
+    for (auto& [owner, taken] : bytes) taken += train_schedule_.num_slots[pool] * plan.saved_bytes_of(owner);
   }
   return bytes;
 }
@@ -187,7 +190,9 @@ Index Stage::input_bytes() const {
 }
 
 nn::MoeTotals Stage::moe_totals_in(std::byte* memory) const {
-  return nn::MoeTotals::in(memory, config_.model.num_moe_layers(), config_.model.moe.num_experts);
+  const nn::MoeConfig& moe = config_.model.moe;
+  const auto of_echo = moe.echo.slots > 0 ? nn::EchoTotals::counted : nn::EchoTotals::none;
+  return nn::MoeTotals::in(memory, config_.model.num_moe_layers(), moe.num_experts, of_echo);
 }
 
 Index Stage::step_input_bytes() const {
@@ -198,9 +203,11 @@ Index Stage::step_input_bytes() const {
 BytesByOwner Stage::planned_bytes(Index extra_scratch) const {
   const Index activations = activation_bytes(train_schedule_);
   BytesByOwner bytes = memory_.bytes();
-  const Index expert_rows = expert_rows_bytes();
-  bytes[kActivationsOwner] = activations - expert_rows;
-  if (config_.model.moe.has_experts()) bytes[nn::Moe::kRowsOwner] = expert_rows;
+  bytes[kActivationsOwner] = activations;
+  for (const auto& [owner, taken] : expert_bytes()) {
+    bytes[kActivationsOwner] -= taken;
+    bytes[owner] = taken;
+  }
   bytes[kScratchOwner] = std::max(extra_scratch, memory_.scratch_bytes(saved_bytes()));
   bytes["inputs"] = input_bytes() + step_input_bytes();
   return bytes;
@@ -209,10 +216,9 @@ BytesByOwner Stage::planned_bytes(Index extra_scratch) const {
 void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   const BytesByOwner bytes = planned_bytes(extra_scratch);
   memory_.allocate(ledger, saved_bytes(), bytes.at(kScratchOwner));
-  if (config_.model.moe.has_experts()) {  // they lie among the activations of their slots
-    const Index expert_rows = bytes.at(nn::Moe::kRowsOwner);
-    ledger.note(kActivationsOwner, -expert_rows);
-    ledger.note(nn::Moe::kRowsOwner, expert_rows);
+  for (const auto& [owner, taken] : expert_bytes()) {  // they lie among the activations of their slots
+    ledger.note(kActivationsOwner, -taken);
+    ledger.note(owner, taken);
   }
   inputs_ = ledger.take("inputs", input_bytes());
 
@@ -400,6 +406,7 @@ void Stage::sum_moe_totals(Exec& ex) {
   comm::all_reduce(ex, mesh_.world, moe_totals().numbers, comm::Reduce::sum).wait(ex);
   if (!config_.model.moe.rank_capacity_factor.is_worst_case())
     comm::all_reduce(ex, mesh_.world, moe_totals().overflow.rows(1, 1), comm::Reduce::max).wait(ex);
+  if (moe_totals().echo) comm::all_reduce(ex, mesh_.world, moe_totals().echo, comm::Reduce::sum).wait(ex);
 }
 
 void Stage::gather_all_params(Exec& ex) { exchange_.gather_all(ex); }

@@ -176,8 +176,8 @@ class Stage : public pipeline::Stage {
   Index input_bytes_of(int chunk) const;
   /// Bytes of a microbatch in the inputs of a step. A rank in the middle of the model has no ids there.
   Index step_block_bytes() const;
-  /// The part of activation_bytes() that experts' rows take.
-  Index expert_rows_bytes() const;
+  /// The parts of activation_bytes() that experts' rows and slots of clones take, by owner.
+  BytesByOwner expert_bytes() const;
   Index num_slots(const pipeline::LoweredSchedule& schedule) const;
   /// The inputs of a slot; those of an empty one have no memory.
   Chunk::Inputs inputs(const ActivationSlot& slot, const Pass& pass) const;

@@ -47,6 +47,10 @@ class Sublayer {
   /// Wait for the result before grads.dx is read.
   virtual InFlight backward(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Gradients& grads,
                             Saved& saved) const = 0;
+  /// `again` is for passes that recompute the results of passes with `first`, which lives as long. What the first pass
+  /// decided, and could decide otherwise from recomputed numbers, holds again.
+  virtual void set_first(const Saved& /*first*/, Saved& /*again*/) const {}
+
   /// For an input that was not kept: backward reads this one, which has the same values. Call it before the first
   /// backward stage.
   virtual void set_input(const Tensor& x, Saved& saved) const = 0;
@@ -67,6 +71,9 @@ class SublayerOf : public Sublayer {
     return backward_stage(ex, microbatch, stage, grads, own(saved));
   }
   void set_input(const Tensor& x, Saved& saved) const final { restore_input(x, own(saved)); }
+  void set_first(const Saved& first, Saved& again) const final {
+    link_first(static_cast<const State&>(first), own(again));
+  }
 
  protected:
   static State& own(Saved& saved) { return static_cast<State&>(saved); }
@@ -74,7 +81,8 @@ class SublayerOf : public Sublayer {
                                  State& saved) const = 0;
   virtual InFlight backward_stage(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Gradients& grads,
                                   State& saved) const = 0;
-  virtual void restore_input(const Tensor& x, State& saved) const = 0;  ///< set_input()
+  virtual void restore_input(const Tensor& x, State& saved) const = 0;        ///< set_input()
+  virtual void link_first(const State& /*first*/, State& /*again*/) const {}  ///< set_first()
 };
 
 /// The results that every TensorParallelSublayer has.

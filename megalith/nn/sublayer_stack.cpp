@@ -60,7 +60,10 @@ SublayerStack::Saved SublayerStack::make_saved() const {
   Saved saved{empty(), empty(), std::vector<GradWithBias>(seams_.size()), std::vector<Tensor>(sublayers_.size())};
   for (std::size_t k = 0; k < sublayers_.size(); ++k) saved.first.sublayers[k] = sublayers_[k]->make_saved();
   for (const RecomputedRange& range : recomputation_.ranges) {
-    for (std::size_t k = range.begin; k < range.end; ++k) saved.recomputed.sublayers[k] = sublayers_[k]->make_saved();
+    for (std::size_t k = range.begin; k < range.end; ++k) {
+      saved.recomputed.sublayers[k] = sublayers_[k]->make_saved();
+      sublayers_[k]->set_first(*saved.first.sublayers[k], *saved.recomputed.sublayers[k]);
+    }
   }
   return saved;
 }

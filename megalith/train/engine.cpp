@@ -184,13 +184,19 @@ LossMeans Engine::means_of(const ops::StepTotals& totals, const ops::StepCounts&
 
 nn::MoeTotals Engine::totals_in(std::byte* memory) const {
   const nn::MoeTotals& on_device = memory_.stage().moe_totals();
-  return nn::MoeTotals::in(memory, on_device.layers(), on_device.layers() == 0 ? 0 : on_device.num_experts());
+  const auto of_echo = on_device.echo ? nn::EchoTotals::counted : nn::EchoTotals::none;
+  return nn::MoeTotals::in(memory, on_device.layers(), on_device.layers() == 0 ? 0 : on_device.num_experts(), of_echo);
 }
 
 MoeReport Engine::read_moe(std::byte* totals) const {
   if (memory_.stage().moe_totals().layers() == 0) return {};
   const model::ModelConfig& model = memory_.plan().model;
-  return moe_report(totals_in(totals), model.moe_layers(), program_.rules().divided_by, model.moe.has_expert_bias());
+  MoeReport report =
+      moe_report(totals_in(totals), model.moe_layers(), program_.rules().divided_by, model.moe.has_expert_bias());
+  for (ExpertLoad& load : report.layers) {
+    if (load.echo) load.echo->bytes = static_cast<double>(load.echo->clones) * clone_bytes(memory_.plan());
+  }
+  return report;
 }
 
 StepReport Engine::finish_step() {

@@ -72,6 +72,16 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
       all.push_back({name + "expert", static_cast<double>(expert)});
       all.push_back({name + "share", share});
     }
+    if (load.echo) {
+      const std::pair<const char*, double> numbers[] = {{"before", load.echo->before},
+                                                        {"after", load.echo->after},
+                                                        {"moved", static_cast<double>(load.echo->moved)},
+                                                        {"clones", static_cast<double>(load.echo->clones)},
+                                                        {"wanted", static_cast<double>(load.echo->wanted)},
+                                                        {"dropped", static_cast<double>(load.echo->dropped)},
+                                                        {"bytes", load.echo->bytes}};
+      for (const auto& [name, value] : numbers) all.push_back({str(layer, "echo/", name), value});
+    }
     if (!moe.has_bias) continue;
     all.push_back({layer + "bias_min", load.bias_min});
     all.push_back({layer + "bias_max", load.bias_max});

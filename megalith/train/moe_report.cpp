@@ -33,6 +33,31 @@ ExpertLoad load_of(Index layer, const std::int64_t* counts, Index experts) {
   return load;
 }
 
+/// Nothing where no rank has planned: of one rank.
+std::optional<EchoLoad> echo_of(const double* totals) {
+  const auto total = [&](ops::EchoTotal which) { return totals[static_cast<std::size_t>(which)]; };
+  const auto count = [&](ops::EchoTotal which) { return static_cast<Index>(total(which)); };
+  if (total(ops::EchoTotal::plans) == 0) return std::nullopt;
+  EchoLoad load{.moved = count(ops::EchoTotal::moved),
+                .clones = count(ops::EchoTotal::clones),
+                .dropped = count(ops::EchoTotal::dropped)};
+  if (const double mean = total(ops::EchoTotal::mean_load); mean > 0) {
+    load.before = total(ops::EchoTotal::load_before) / mean;
+    load.after = total(ops::EchoTotal::load_after) / mean;
+  }
+  const double* const wanted = totals + static_cast<std::size_t>(ops::EchoTotal::wanted);
+  for (Index slots = 0; slots <= ops::kMaxEchoSlots + 1; ++slots) {
+    if (wanted[slots] > 0) load.wanted = slots;
+  }
+  return load;
+}
+
+std::string json_of(const EchoLoad& load) {
+  return str("{\"before\":", exact(load.before), ",\"after\":", exact(load.after), ",\"moved\":", load.moved,
+             ",\"clones\":", load.clones, ",\"wanted\":", load.wanted, ",\"dropped\":", load.dropped,
+             ",\"bytes\":", exact(load.bytes), '}');
+}
+
 std::string json_of(const ExpertLoad& load, bool has_bias) {
   std::string hottest;
   for (const auto& [expert, share] : load.hottest)
@@ -41,12 +66,28 @@ std::string json_of(const ExpertLoad& load, bool has_bias) {
                          ",\"p95_over_mean\":", exact(load.p95_over_mean), ",\"hottest\":[", hottest,
                          "],\"empty\":", load.empty, ",\"choices\":", load.choices, ",\"dropped\":", load.dropped);
   if (has_bias) text += str(",\"bias\":[", exact(load.bias_min), ',', exact(load.bias_max), ']');
+  if (load.echo) text += ",\"echo\":" + json_of(*load.echo);
   return text + "}";
 }
 
 }  // namespace
 
+double clone_bytes(const config::RunPlan& plan) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  const double matrices = plan.model.activation == nn::Activation::swiglu ? 3 : 2;
+  const double weights = matrices * static_cast<double>(plan.model.hidden_size * moe.ffn_hidden_size / plan.grid.etp);
+  const Policy policy = plan.train.policy();
+  const double ways = moe.echo.weights == nn::EchoWeights::redispatch ? 2 : 1;
+  return weights * (ways * static_cast<double>(size_of(policy.compute)) + static_cast<double>(size_of(policy.master)));
+}
+
 const ExpertLoad& MoeReport::worst() const { return *std::ranges::max_element(layers, {}, &ExpertLoad::max_over_mean); }
+
+const ExpertLoad* MoeReport::worst_after_echo() const {
+  const auto after = [](const ExpertLoad& load) { return load.echo ? load.echo->after : -1; };
+  const auto worst = std::ranges::max_element(layers, {}, after);
+  return worst == layers.end() || !worst->echo ? nullptr : &*worst;
+}
 
 std::string MoeReport::json() const {
   std::string all;
@@ -64,6 +105,7 @@ MoeReport moe_report(const nn::MoeTotals& totals, const std::vector<Index>& laye
     const double* numbers = totals.load_loss(row).data<double>();
     report.aux_loss += numbers[0] / tokens;
     report.z_loss += numbers[1] / tokens;
+    if (totals.echo) load.echo = echo_of(totals.of_echo(row).data<double>());
     load.bias_min = numbers[2];
     load.bias_max = numbers[3];
     report.layers.push_back(std::move(load));

@@ -1,12 +1,27 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "megalith/config/run_plan.h"
 #include "megalith/nn/moe/moe_totals.h"
 
 namespace megalith::train {
+
+/// The clones of an MoE layer's experts in a step (docs/echo.md), over all plans: those of each microbatch and group of
+/// ranks that exchange rows.
+struct EchoLoad {
+  double before = 0, after = 0;  ///< pairs of the most loaded rank over the mean of ranks, without and with clones
+  Index moved = 0, clones = 0;   ///< pairs that clones took over, and clones
+  Index dropped = 0;             ///< pairs that were to move and stayed home
+  Index wanted = 0;              ///< slots of a rank that would suffice in all plans
+  double bytes = 0;              ///< of clones' weights and gradients, sent between ranks
+};
+
+/// Bytes of a clone's weights and gradients on their ways in a microbatch.
+double clone_bytes(const config::RunPlan& plan);
 
 /// The load of an MoE layer in a step, over the whole global batch.
 struct ExpertLoad {
@@ -15,6 +30,7 @@ struct ExpertLoad {
   std::vector<std::pair<Index, double>> hottest;  ///< up to three experts and their shares of all choices, falling
   Index empty = 0;                                ///< experts that no token chose
   Index choices = 0, dropped = 0;                 ///< pairs of token and expert, and those beyond the capacity
+  std::optional<EchoLoad> echo;                   ///< with ECHO
   double bias_min = 0, bias_max = 0;              ///< of the expert bias before the step's update
 };
 
@@ -27,6 +43,8 @@ struct MoeReport {
   bool empty() const { return layers.empty(); }
   /// The layer with the greatest max_over_mean. There must be one.
   const ExpertLoad& worst() const;
+  /// The layer whose most loaded rank has most with clones; null without ECHO.
+  const ExpertLoad* worst_after_echo() const;
   /// {"layers":[...],"aux_loss":...}
   std::string json() const;
 };

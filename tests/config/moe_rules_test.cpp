@@ -65,6 +65,37 @@ TEST(MoeRecipe, DefaultsAreFilledIn) {
     EXPECT_EQ(to_toml(resolve(one.as_config()).as_config()), to_toml(one.as_config()));
 }
 
+TEST(MoeRecipe, EchoHasATableOfItsOwn) {
+  const nn::EchoConfig none = plan_with_experts().model.moe.echo;
+  EXPECT_EQ(none.slots, 0);
+  const std::string table = std::string(kExperts) + "[moe.echo]\nslots = 3\n[parallel]\nep = 2\n";
+  for (const RunPlan& plan :
+       {resolve(read_recipe(table, "r.toml", {})), plan_with_experts({"moe.echo.slots=3", "parallel.ep=2"})}) {
+    const nn::EchoConfig& echo = plan.model.moe.echo;
+    EXPECT_EQ(echo.slots, 3);
+    EXPECT_EQ(echo.min_pairs, 1024);
+    EXPECT_EQ(echo.balance, ops::EchoBalance::greedy);
+    EXPECT_EQ(echo.weights, nn::EchoWeights::keep);
+    EXPECT_EQ(echo.backend, nn::EchoBackend::automatic);
+    EXPECT_TRUE(echo.overlap);
+    EXPECT_EQ(echo.check_plan, 0);
+    EXPECT_THAT(plan.warnings(), ::testing::IsEmpty());
+    EXPECT_EQ(to_toml(resolve(plan.as_config()).as_config()), to_toml(plan.as_config()));
+  }
+  EXPECT_EQ(plan_with_experts({"moe.echo.slots=3", "moe.echo.balance=exact"}).model.moe.echo.min_pairs, 0);
+  EXPECT_THAT(problem_with({"moe.echo={slots=2, slotz=1}"}), HasSubstr("moe.echo"));
+}
+
+TEST(MoeRecipe, EchoOfOneRankIsOneWarning) {
+  const auto warnings = [](const std::vector<std::string>& settings) {
+    return resolve(read_recipe(kExperts, "r.toml", settings)).warnings();
+  };
+  EXPECT_EQ(warnings({"moe.echo.slots=3", "moe.echo.min_pairs=0"}),
+            std::vector<std::string>{"moe.echo.slots = 3: does nothing with parallel.ep = 1"});
+  EXPECT_EQ(warnings({"moe.echo.min_pairs=0"}),
+            std::vector<std::string>{"moe.echo.min_pairs = 0: does nothing with moe.echo.slots = 0"});
+}
+
 TEST(MoeRecipe, RanksAreTheLeastThatBothGridsDivide) {
   EXPECT_EQ(plan_with_experts({"parallel.tp=2", "parallel.etp=1", "parallel.ep=4"}).grid.world_size, 4);
   EXPECT_EQ(plan_with_experts({"parallel.tp=2", "parallel.etp=1", "parallel.ep=8", "parallel.pp=2"}).grid.world_size,
@@ -161,6 +192,34 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
        {"moe.dispatcher = peer: at most 8 ranks read each other's rows, parallel.ep = 16 and parallel.etp = 1 make it "
         "16"}},
       {{"moe.dispatcher=peer", "parallel.ep=8", "parallel.etp=2"}, {"moe.dispatcher = peer: at most 8", "make it 16"}},
+      {{"moe.echo.slots=-1"}, {"moe.echo.slots = -1: must not be negative"}},
+      {{"moe.echo.slots=9"}, {"moe.echo.slots = 9: must be at most 8"}},
+      {{"moe.echo.slots=8", "moe.num_experts=4", "parallel.ep=2"},
+       {"moe.echo.slots = 8: must be at most moe.num_experts = 4"}},
+      {{"moe.echo.slots=2", "moe.echo.min_pairs=-1"}, {"moe.echo.min_pairs = -1: must not be negative"}},
+      {{"moe.echo.slots=2", "moe.echo.min_pairs=8", "moe.echo.balance=exact"},
+       {"moe.echo.min_pairs = 8: must be 0 with moe.echo.balance = exact"}},
+      {{"moe.echo.slots=2", "moe.capacity=drop", "moe.capacity_factor=1", "parallel.ep=2"},
+       {"moe.echo.slots = 2: is for experts that take all rows, and moe.capacity = drop: use moe.capacity = none"}},
+      {{"moe.echo.slots=2", "moe.capacity=pad", "moe.capacity_factor=1", "parallel.ep=2"}, {"moe.capacity = pad"}},
+      {{"moe.echo.slots=2", "device.type=cuda", "parallel.ep=2"},
+       {"moe.echo.slots = 2: training with clones is built for CPUs, and device.type = cuda: use slots = 0"}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "parallel.etp=2", "parallel.tp=1"},
+       {"moe.echo.slots = 2: parallel.etp = 2: slots hold the slices of a rank"}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "parallel.etp=2", "parallel.tp=2", "parallel.sequence_parallel=true"},
+       {"moe.echo.slots = 2: parallel.etp = 2"}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "moe.dispatcher=all_to_all", "moe.echo.backend=peer"},
+       {"moe.echo.backend = peer: moe.dispatcher = all_to_all has counts on the host"}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "moe.dispatcher=all_to_all", "moe.echo.backend=collective"},
+       {"moe.echo.backend = collective: moe.dispatcher = all_to_all"}},
+      {{"moe.echo.backend=pull"}, {"moe.echo.backend = pull", "peer"}},
+      {{"moe.echo.weights=kept"}, {"moe.echo.weights = kept", "did you mean keep"}},
+      {{"moe.echo.slot=2"}, {"moe.echo.slot = 2: no such key; did you mean moe.echo.slots?"}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=layers", "graphs.scopes=[\"attn\", \"moe_router\"]"},
+       {"(rule V13 of "}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration", "moe.dispatcher=peer"},
+       {"graphs.mode = iteration: clones of experts are not built into graphs; set moe.echo.slots = 0"}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=layers", "moe.dispatcher=peer"}, {"(rule V9 of "}},
       {{"moe.gemm=looped"}, {"moe.gemm = looped", "loop"}}};
   for (const BadInput& bad : all) {
     const std::string problem = problem_with(bad.settings);

@@ -9,7 +9,7 @@ namespace {
 
 /// In host memory, when all that was submitted has run.
 template <class T>
-std::vector<T> values_of(Exec& ex, const Tensor& tensor) {
+std::vector<T> numbers_in(Exec& ex, const Tensor& tensor) {
   std::vector<T> values(at(tensor.numel()));
   ex.copy(values.data(), tensor.raw(), tensor.bytes());
   ex.synchronize();
@@ -64,7 +64,7 @@ PlannedEcho planned_echo(const EchoCase& of, Device device) {
   const EchoPlan plan = make_echo_plan(ex, of.ranks, of.experts, of.slots);
   const EchoStages stages = make_echo_stages(ex, of.ranks, of.experts, of.slots);
   plan_echo(ex, {.counts = counts, .plan = plan, .stages = stages, .balance = of.balance, .min_pairs = of.min_pairs});
-  const auto ints_of = [&](const Tensor& tensor) { return values_of<std::int32_t>(ex, tensor); };
+  const auto ints_of = [&](const Tensor& tensor) { return numbers_in<std::int32_t>(ex, tensor); };
   return {.avg = ints_of(plan.avg)[0],
           .plan_dropped = ints_of(plan.plan_dropped)[0],
           .src = ints_of(plan.src),
@@ -72,7 +72,7 @@ PlannedEcho planned_echo(const EchoCase& of, Device device) {
           .take = ints_of(plan.take),
           .rows = ints_of(plan.rows),
           .load_after = ints_of(plan.load_after),
-          .hash = values_of<std::uint64_t>(ex, plan.hash)[0],
+          .hash = numbers_in<std::uint64_t>(ex, plan.hash)[0],
           .expert_total = ints_of(stages.expert_total),
           .load = ints_of(stages.load),
           .spill = ints_of(stages.spill),

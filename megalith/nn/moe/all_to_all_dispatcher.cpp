@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "megalith/ops/echo_routing.h"
+
 namespace megalith::nn {
 namespace {
 
@@ -61,7 +63,11 @@ void AllToAllDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatc
     set_padded_sizes(kept);
   } else {
     kept.all_counts = ex.tensor({experts_.dispatch().size(), num_destinations()}, DType::i32);
-    comm::all_gather(ex, experts_.dispatch(), kept.counts.reshaped({1, num_destinations()}), kept.all_counts).wait(ex);
+    if (routed.of_all && !places())
+      ops::count_pairs(ex, {.experts = routed.of_all, .counts = kept.all_counts});
+    else
+      comm::all_gather(ex, experts_.dispatch(), kept.counts.reshaped({1, num_destinations()}), kept.all_counts)
+          .wait(ex);
   }
   const Index arrive = rows_to_receive(rows, kept);
   if (ex.recording() && kept.padded == 0) assume_sizes(rows_to_send(rows, kept), arrive, kept);

@@ -24,8 +24,9 @@ struct RowGrads {
 
 /// The pairs of token and expert of a pass.
 struct RoutedPairs {
-  Tensor experts;                      ///< [n, K] i32, of every row; -1: dropped
+  Tensor experts;                      ///< [n, K] i32, of every row; -1: dropped. With clones: columns (moe/echo.h)
   Mode mode = Mode::evaluate;          ///< whose rows they are
+  Tensor of_all = {};                  ///< [R, n, K], of the ranks of dispatch; undefined: nobody has gathered them
   Tensor overflow = {}, dropped = {};  ///< of ops::LimitRows; undefined: not counted
 };
 

@@ -50,6 +50,11 @@ ops::GroupRows groups_in(ops::GroupRows groups, const ExpertRange& range) {
   return groups;
 }
 
+ops::GroupRows part_of(const ops::GroupRows& groups, Index first, Index count) {
+  return {
+      .begin = groups.begin.rows(first, count), .rows = groups.rows.rows(first, count), .alignment = groups.alignment};
+}
+
 }  // namespace
 
 void Experts::declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
@@ -59,6 +64,9 @@ void Experts::declare(std::vector<ParamSpec>& specs, const std::string& name, co
   specs.push_back(
       expert_weight(name + ".up.weight", gated ? Shape{e, f, 2, h} : Shape{e, f, h}, 1, experts, stream.init_std));
   specs.push_back(expert_weight(name + ".down.weight", {e, h, f}, 2, experts, stream.residual_init_std));
+  if (spec.config.echo.slots == 0 || experts.ep().size() == 1) return;
+  // The GEMM does not know the squares of gradients to which those of clones are added after it.
+  for (auto param = specs.end() - 2; param != specs.end(); ++param) param->grad_squares = 0;
 }
 
 Experts::Experts(const std::string& name, const SublayerOptions& options, ParamSet& params)
@@ -66,16 +74,30 @@ Experts::Experts(const std::string& name, const SublayerOptions& options, ParamS
       up_(params.at(name + ".up.weight")),
       down_(params.at(name + ".down.weight")) {}
 
+Tensor Experts::weights(ExpertMatrix matrix) const { return as_matrices(param(matrix).value); }
+Tensor Experts::grads(ExpertMatrix matrix) const { return as_matrices(param(matrix).grad); }
+
+template <class Run>
+void Experts::for_own_and_clones(Exec& ex, ExpertMatrix matrix, const Saved& saved, const ExpertRange& range,
+                                 const Run& run) const {
+  if (saved.clones == nullptr) return run(weights_in(param(matrix).value, range), groups_in(saved.groups, range));
+  const Index local = up_.value.dim(0), slots = saved.groups.count() - local;
+  run(weights(matrix), part_of(saved.groups, 0, local));
+  run(saved.clones->weights(ex, matrix), part_of(saved.groups, local, slots));
+}
+
 Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const {
-  const Tensor up = weights_in(up_.value, range), down = weights_in(down_.value, range);
-  const Index rows = in.rows.dim(0);
+  const Index rows = in.rows.dim(0), units = weights(ExpertMatrix::down).dim(2);
   const DType dtype = in.rows.dtype();
   saved.groups = in.groups;
-  const ops::GroupRows groups = groups_in(in.groups, range);
-  saved.up = ex.tensor({rows, up.dim(1)}, dtype);
-  const Tensor h = ex.tensor({rows, down.dim(2)}, dtype), y = ex.tensor({rows, down.dim(1)}, dtype);
-  ops::grouped_matmul_activated(ex, {.x = in.rows, .w = up, .z = saved.up, .h = h, .groups = groups});
-  ops::grouped_matmul(ex, {.x = h, .w = down, .y = y, .groups = groups});
+  saved.up = ex.tensor({rows, weights(ExpertMatrix::up).dim(1)}, dtype);
+  const Tensor h = ex.tensor({rows, units}, dtype), y = ex.tensor({rows, in.rows.dim(1)}, dtype);
+  for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
+    ops::grouped_matmul_activated(ex, {.x = in.rows, .w = w, .z = saved.up, .h = h, .groups = groups});
+  });
+  for_own_and_clones(ex, ExpertMatrix::down, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
+    ops::grouped_matmul(ex, {.x = h, .w = w, .y = y, .groups = groups});
+  });
   return y;
 }
 
@@ -87,9 +109,10 @@ RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::
 
 RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                                  const ExpertRange& range) const {
-  const Tensor up = weights_in(up_.value, range);
-  saved.up = ex.tensor({in.dim(0), up.dim(1)}, in.dtype());
-  ops::grouped_matmul(ex, {.x = in, .w = up, .y = saved.up, .groups = groups_in(saved.groups, range)});
+  saved.up = ex.tensor({in.dim(0), weights(ExpertMatrix::up).dim(1)}, in.dtype());
+  for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
+    ops::grouped_matmul(ex, {.x = in, .w = w, .y = saved.up, .groups = groups});
+  });
   // Without rows nothing is added to the gradients of the expert that stands for none.
   return gradients(ex, in, dy, range.count == 0 ? ops::Write::accumulate : weight_grads, saved, range);
 }
@@ -102,34 +125,49 @@ void Experts::sum_grad_squares(Exec& ex) const {
 
 RowGrads Experts::gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                             const ExpertRange& range) const {
-  const Tensor up = weights_in(up_.value, range), down = weights_in(down_.value, range);
-  const ops::GroupRows groups = groups_in(saved.groups, range);
   const Tensor &z = saved.up, &d_up = saved.up;  // in its place
-  const Tensor weighted = ex.tensor({in.dim(0), down.dim(2)}, in.dtype());
+  const Tensor weighted = ex.tensor({in.dim(0), weights(ExpertMatrix::down).dim(2)}, in.dtype());
   const RowGrads dx{ex.tensor_like(in), ex.tensor_like(dy.weights)};
-  ops::grouped_matmul_activated_input_grad(ex, {.dy = dy.rows,
-                                                .w = down,
-                                                .z = z,
-                                                .p = dy.weights,
-                                                .dz = d_up,
-                                                .ph = weighted,
-                                                .dp = dx.weights,
-                                                .groups = groups});
-  const bool is_whole = range.count == down_.value.dim(0);  // else sum_grad_squares() comes after all parts
-  ops::grouped_matmul_weight_grad(ex, {.dy = dy.rows,
-                                       .x = weighted,
-                                       .dw = weights_in(down_.grad, range),
-                                       .groups = groups,
-                                       .write = weight_grads,
-                                       .squares = is_whole ? down_.grad_squares : Tensor()});
-  ops::grouped_matmul_input_grad(ex, {.dy = d_up, .w = up, .dx = dx.rows, .groups = groups});
-  ops::grouped_matmul_weight_grad(ex, {.dy = d_up,
-                                       .x = in,
-                                       .dw = weights_in(up_.grad, range),
-                                       .groups = groups,
-                                       .write = weight_grads,
-                                       .squares = is_whole ? up_.grad_squares : Tensor()});
+  for_own_and_clones(ex, ExpertMatrix::down, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
+    ops::grouped_matmul_activated_input_grad(ex, {.dy = dy.rows,
+                                                  .w = w,
+                                                  .z = z,
+                                                  .p = dy.weights,
+                                                  .dz = d_up,
+                                                  .ph = weighted,
+                                                  .dp = dx.weights,
+                                                  .groups = groups});
+  });
+  add_weight_grads(ex, ExpertMatrix::down, {.dy = dy.rows, .x = weighted, .write = weight_grads}, saved, range);
+  for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
+    ops::grouped_matmul_input_grad(ex, {.dy = d_up, .w = w, .dx = dx.rows, .groups = groups});
+  });
+  add_weight_grads(ex, ExpertMatrix::up, {.dy = d_up, .x = in, .write = weight_grads}, saved, range);
   return dx;
+}
+
+void Experts::add_weight_grads(Exec& ex, ExpertMatrix matrix, const RowFactors& rows, const Saved& saved,
+                               const ExpertRange& range) const {
+  const Index local = up_.value.dim(0);
+  const bool is_whole = range.count == local;  // else sum_grad_squares() comes after all parts
+  ops::GroupedWeightGrad args{.dy = rows.dy,
+                              .x = rows.x,
+                              .dw = weights_in(param(matrix).grad, range),
+                              .groups = {},
+                              .write = rows.write,
+                              .squares = is_whole ? param(matrix).grad_squares : Tensor()};
+  if (saved.clones == nullptr) {
+    args.groups = groups_in(saved.groups, range);
+    return ops::grouped_matmul_weight_grad(ex, args);
+  }
+  args.groups = part_of(saved.groups, 0, local);
+  ops::grouped_matmul_weight_grad(ex, args);
+  args.groups = part_of(saved.groups, local, saved.groups.count() - local);
+  args.dw = saved.clones->grads(ex, matrix);
+  args.write = ops::Write::overwrite;
+  args.squares = {};
+  ops::grouped_matmul_weight_grad(ex, args);
+  saved.clones->grads_written(ex, matrix);
 }
 
 }  // namespace megalith::nn

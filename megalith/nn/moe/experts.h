@@ -14,14 +14,31 @@ struct ExpertRange {
   Index first = 0, count = 0;
 };
 
+enum class ExpertMatrix : std::uint8_t { up, down };
+
+/// Copies of other ranks' experts in one pass (moe/echo.h). They have the groups of rows after those of this rank's
+/// experts. Matrices are [S, N, K], a rank's slots.
+class ExpertClones {
+ public:
+  virtual ~ExpertClones() = default;
+  /// Waits until they are here.
+  virtual Tensor weights(Exec& ex, ExpertMatrix matrix) = 0;
+  /// To be overwritten.
+  virtual Tensor grads(Exec& ex, ExpertMatrix matrix) = 0;
+  /// They are written, as are the gradients of this rank's experts to which those of clones are added.
+  virtual void grads_written(Exec& ex, ExpertMatrix matrix) = 0;
+};
+
 /// The experts of a rank: E/ep of them, of each the slice of F/etp units. up(x), activation, down, by grouped GEMMs
 /// over rows that lie by expert. The weights are global tensors [E, F, 2, H] ([E, F, H] without a gate) and [E, H, F],
 /// of which a rank's experts and slices are one box; no biases. They live on the expert grid: gradients are summed over
-/// edp. No communication: slices are summed where the rows came from.
+/// edp. No communication but that of clones: slices are summed where the rows came from. Clones are computed after the
+/// rank's own experts, by products of their own, so that these hide the transfer of their weights.
 /// A pass keeps `up` only; the activation is computed again from it.
 class Experts {
  public:
   struct Saved {
+    ExpertClones* clones = nullptr;  ///< set before the first pass, where there are slots
     ops::GroupRows groups;
     Tensor up;  ///< [M, 2F/etp], or [M, F/etp] without a gate
   };
@@ -42,11 +59,27 @@ class Experts {
   /// The squares of the weights' gradients, after the last part of them.
   void sum_grad_squares(Exec& ex) const;
 
+  /// Of this rank's experts and slices: [L, N, K].
+  Tensor weights(ExpertMatrix matrix) const;
+  Tensor grads(ExpertMatrix matrix) const;
+
  private:
   ExpertRange all() const { return {0, up_.value.dim(0)}; }
   /// From saved.up, which d_up takes the place of.
   RowGrads gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                      const ExpertRange& range) const;
+  /// The factors of weight gradients, and how those of this rank's experts are written.
+  struct RowFactors {
+    Tensor dy, x;
+    ops::Write write;
+  };
+  /// run(weights, groups) for these of the rank's experts, and for the clones on it.
+  template <class Run>
+  void for_own_and_clones(Exec& ex, ExpertMatrix matrix, const Saved& saved, const ExpertRange& range,
+                          const Run& run) const;
+  void add_weight_grads(Exec& ex, ExpertMatrix matrix, const RowFactors& rows, const Saved& saved,
+                        const ExpertRange& range) const;
+  const Param& param(ExpertMatrix matrix) const { return matrix == ExpertMatrix::up ? up_ : down_; }
 
   bool recomputes_first_gemm_;
   Param &up_, &down_;

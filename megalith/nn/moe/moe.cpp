@@ -41,9 +41,11 @@ bool may_lack_rows(const MoeSpec& spec, const ExpertParallel& experts) {
          uses_peers(moe, experts.dispatch().channel());
 }
 
+/// `columns`: experts, and slots of clones.
 std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const SublayerOptions& options,
-                                            const ExpertParallel& experts) {
+                                            const ExpertParallel& experts, Index columns) {
   DispatchSizes sizes = dispatch_sizes(spec);
+  sizes.num_experts = columns;
   sizes.alignment = options.group_alignment;
   sizes.rank_capacity = spec.config.rank_capacity_factor;
   if (options.recompute.has(RecomputeModule::dispatch)) sizes.backward_rows = BackwardRows::fetched;
@@ -80,9 +82,12 @@ Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& op
          ParamSet& params)
     : groups_(groups),
       router_(name + ".router", spec, groups, params),
-      dispatcher_(make_dispatcher(spec, options, *groups.experts)),
       experts_(name + ".experts", options, params),
       overflow_(spec.config.overflow) {
+  Index columns = spec.config.num_experts;
+  if (spec.config.echo.slots > 0 && this->groups().dispatch().size() > 1)
+    columns = echo_.emplace(spec, this->groups(), experts_).num_columns();
+  dispatcher_ = make_dispatcher(spec, options, this->groups(), columns);
   if (may_lack_rows(spec, *groups.experts)) {
     DispatchSizes sizes = dispatch_sizes(spec);
     sizes.alignment = options.group_alignment;
@@ -97,6 +102,8 @@ std::unique_ptr<Sublayer::Saved> Moe::make_saved() const {
   saved->dispatcher = dispatcher_->make_saved();
   if (rounds_) saved->rounds = rounds_->make_saved();
   if (shared_) saved->shared = shared_->make_saved();
+  if (echo_) saved->echo = echo_->make_pass();
+  saved->experts.clones = saved->echo.get();
   return saved;
 }
 
@@ -129,14 +136,15 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       break;
     case ForwardStage::preprocess:
       if (in_rounds(microbatch)) {
-        rounds_->preprocess(ex, routed_pairs(microbatch, saved), saved.rounds);
+        rounds_->preprocess(ex, routed_pairs(ex, microbatch, saved), saved.rounds);
         break;
       }
-      dispatcher_->preprocess(ex, routed_pairs(microbatch, saved), *saved.dispatcher);
+      dispatcher_->preprocess(ex, routed_pairs(ex, microbatch, saved), *saved.dispatcher);
       ex.owned_by(kRowsOwner, [&] { dispatcher_->permute(ex, saved.routed, *saved.dispatcher); });
       break;
     case ForwardStage::dispatch:
       if (in_rounds(microbatch)) break;
+      if (echo_) echo_->start_weights(ex, *saved.echo);
       ex.owned_by(kRowsOwner, [&] { saved.rows = dispatcher_->dispatch(ex, *saved.dispatcher); });
       break;
     case ForwardStage::experts:
@@ -154,8 +162,13 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
   return {};
 }
 
-RoutedPairs Moe::routed_pairs(const Microbatch& microbatch, const MoeState& saved) const {
-  RoutedPairs routed{.experts = saved.router.kept, .mode = microbatch.mode};
+RoutedPairs Moe::routed_pairs(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
+  RoutedPairs routed{.experts = saved.router.kept};
+  if (echo_ && microbatch.pass == ForwardPass::recompute)
+    routed = echo_->repeat(*saved.first->echo, *saved.echo);
+  else if (echo_)
+    routed = echo_->plan(ex, microbatch, saved.router.kept, *saved.echo);
+  routed.mode = microbatch.mode;
   if (microbatch.mode != Mode::train || microbatch.pass != ForwardPass::first || microbatch.moe == nullptr)
     return routed;
   const MoeTotals& totals = microbatch.moe->totals;
@@ -189,6 +202,7 @@ InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardSta
       break;
     case BackwardStage::combine:
       if (in_rounds(microbatch)) break;
+      if (echo_) echo_->start_weights_again(ex, *saved.echo);
       dispatcher_->combine_backward(ex, groups().own_rows(saved.dy), saved.router.weights, *saved.dispatcher);
       break;
     case BackwardStage::experts:
@@ -202,6 +216,7 @@ InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardSta
       break;
     default:
       route_backward(ex, microbatch, grads.dx, saved);
+      if (echo_) echo_->finish_grads(ex, *saved.echo);
   }
   return {};
 }

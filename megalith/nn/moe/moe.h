@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megalith/nn/moe/dispatcher.h"
+#include "megalith/nn/moe/echo.h"
 #include "megalith/nn/moe/expert_rounds.h"
 #include "megalith/nn/moe/host_copies.h"
 #include "megalith/nn/moe/router.h"
@@ -24,8 +25,10 @@ struct MoeState : Sublayer::Saved {
                   ///< the host code that would set it again
   Router::Saved router;
   std::unique_ptr<Dispatcher::Saved> dispatcher;
-  ExpertRounds::Saved rounds;  ///< of passes in rounds
-  ExpertRows rows;             ///< of this rank's experts
+  ExpertRounds::Saved rounds;       ///< of passes in rounds
+  std::unique_ptr<EchoPass> echo;   ///< with ECHO
+  const MoeState* first = nullptr;  ///< the results that this one recomputes
+  ExpertRows rows;                  ///< of this rank's experts
   Experts::Saved experts;
   SharedExperts::Saved shared;
   Tensor y, dy;      ///< [O, H]
@@ -33,7 +36,10 @@ struct MoeState : Sublayer::Saved {
   RowGrads d_rows;   ///< of the rows of this rank's experts
   Tensor d_routed;   ///< [n, H], of the rows that this rank brings
 
-  void take_host_memory(Device device) override { dispatcher->take_host_memory(device); }
+  void take_host_memory(Device device) override {
+    dispatcher->take_host_memory(device);
+    if (echo) echo->take_host_memory(device);
+  }
 };
 
 /// A mixture of experts: y = sum over the K chosen experts of weight * expert(x), plus the shared experts. x, y [O, H].
@@ -63,9 +69,11 @@ class Moe final : public SublayerOf<MoeState> {
   InFlight backward_stage(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Gradients& grads,
                           MoeState& saved) const override;
   void restore_input(const Tensor& x, MoeState& saved) const override;
+  void link_first(const MoeState& first, MoeState& again) const override { again.first = &first; }
 
   const ExpertParallel& groups() const { return *groups_.experts; }
-  RoutedPairs routed_pairs(const Microbatch& microbatch, const MoeState& saved) const;
+  /// The pairs of token and expert, and which experts compute them, or which clones of them.
+  RoutedPairs routed_pairs(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
   void combine(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
   bool in_rounds(const Microbatch& microbatch) const {
     return rounds_ && microbatch.exchange == RowExchange::in_rounds;
@@ -78,9 +86,10 @@ class Moe final : public SublayerOf<MoeState> {
 
   LayerGroups groups_;
   Router router_;
-  std::unique_ptr<Dispatcher> dispatcher_;
   std::optional<ExpertRounds> rounds_;  ///< where ranks have room for fewer rows than can come
   Experts experts_;
+  std::optional<Echo> echo_;  ///< where ranks share the experts, and have slots
+  std::unique_ptr<Dispatcher> dispatcher_;
   std::optional<SharedExperts> shared_;
   RowOverflow overflow_;
 };

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "megalith/nn/moe/echo_config.h"
 #include "megalith/ops/capacity.h"
 #include "megalith/ops/router.h"
 
@@ -69,6 +70,7 @@ struct MoeConfig {
   ExpertDispatcher dispatcher = ExpertDispatcher::automatic;
   RankCapacity rank_capacity_factor = {};  ///< of ranks that read each other's rows, in training
   RowOverflow overflow = RowOverflow::rerun;
+  EchoConfig echo = {};
   std::string replay = {};     ///< a file of decisions that routers repeat; empty: none
   bool force_balance = false;  ///< the same number of tokens to every expert, whatever their scores
   double router_skew = 0;      ///< ops::skew_logits(), for measurements; 0: none

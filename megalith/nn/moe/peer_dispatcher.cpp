@@ -33,8 +33,11 @@ void PeerDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher:
   Saved& kept = peer(saved);
   const comm::Group& group = experts_.dispatch();
   const Index rows = experts.dim(0), pairs = experts.numel(), local = ranks_.local_experts;
-  const Tensor all = ex.tensor({group.size(), rows, sizes_.top_k}, DType::i32);
-  comm::all_gather(ex, group, experts.reshaped({1, rows, sizes_.top_k}), all).wait(ex);
+  Tensor all = routed.of_all;
+  if (!all) {
+    all = ex.tensor({group.size(), rows, sizes_.top_k}, DType::i32);
+    comm::all_gather(ex, group, experts.reshaped({1, rows, sizes_.top_k}), all).wait(ex);
+  }
   kept.table = ex.tensor({2, local}, DType::i32);
   ops::PlanExchange& plan = kept.plan;
   plan.experts = all;

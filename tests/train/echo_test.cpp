@@ -1,0 +1,330 @@
+// Clones of experts (docs/echo.md) in training: they change nothing but the order of sums in experts' gradients.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megalith/base/build.h"
+#include "megalith/base/error.h"
+
+#include "tests/comm/wrapped_world.h"
+#include "tests/io/temp_dir.h"
+#include "tests/train/moe_run.h"
+#include "tests/train/recompute_modes.h"
+#include "tests/train/resumed_run.h"
+
+namespace megalith {
+namespace {
+
+using nn::SequenceParallel;
+using support::moe_config;
+using support::MoeGrid;
+using support::MoeModel;
+using support::relative_error;
+using support::RunRecord;
+
+/// A router that prefers the first experts a little: ranks differ in load, and a clone takes a part of its expert's
+/// pairs.
+constexpr double kSkew = 0.04;
+const MoeModel kSkewed{"Skewed", [](config::RunConfig& c) { c.moe.router_skew = kSkew; }};
+
+/// ECHO as a recipe sets it.
+struct EchoWay {
+  std::string weights = "keep", backend = "auto", dispatcher = "auto", balance = "greedy";
+  bool overlap = true;
+  Index slots = 3;
+  std::string name() const {
+    return str(weights, ' ', backend, ' ', dispatcher, ' ', balance, overlap ? "" : " without overlap", ", slots ",
+               slots);
+  }
+};
+
+config::RunConfig echo_config(const MoeGrid& grid, const MoeModel& model, const EchoWay& way, Index steps,
+                              const std::string& precision = "fp64") {
+  config::RunConfig recipe = moe_config(grid, model, precision, steps);
+  recipe.moe.dispatcher = way.dispatcher;
+  recipe.moe.echo = {.slots = way.slots,
+                     .min_pairs = 0,
+                     .check_plan = 1,
+                     .balance = way.balance,
+                     .weights = way.weights,
+                     .backend = way.backend,
+                     .overlap = way.overlap};
+  if (way.slots == 0) recipe.moe.echo = {};
+  return recipe;
+}
+
+/// A run of a recipe.
+struct Trained : RunRecord {
+  explicit Trained(const config::RunConfig& recipe, const nn::RecomputeConfig& recompute = {}) {
+    config::RunPlan plan = config::resolve(recipe);
+    plan.recompute = recompute;
+    support::run_moe(plan, *this);
+  }
+  Trained(const MoeGrid& grid, const MoeModel& model, const EchoWay& way, Index steps)
+      : Trained(echo_config(grid, model, way, steps)) {}
+};
+
+bool is_of_experts(const std::string& parameter) { return parameter.find(".experts.") != std::string::npos; }
+
+/// A first step of both: the same but for rounding in experts' gradients, which shows that clones have computed a part.
+void expect_same_but_experts(const RunRecord& got, const RunRecord& want) {
+  EXPECT_EQ(got.losses[0], want.losses[0]);
+  bool is_other = false;
+  for (const auto& [name, values] : want.gradients.tensors()) {
+    if (!is_of_experts(name)) {
+      EXPECT_EQ(got.gradients.at(name), values) << name;
+      continue;
+    }
+    EXPECT_LT(relative_error(got.gradients.at(name), values), 1e-13) << name;
+    is_other |= got.gradients.at(name) != values;
+  }
+  EXPECT_TRUE(is_other) << "no clone has computed anything";
+  EXPECT_LT(relative_error(got.losses, want.losses), 1e-12);
+  EXPECT_LT(relative_error(got.norms, want.norms), 1e-12);
+}
+
+void expect_same_run(const RunRecord& got, const RunRecord& want) {
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_EQ(got.norms, want.norms);
+  EXPECT_EQ(got.evaluated, want.evaluated);
+  EXPECT_EQ(got.gradients.tensors(), want.gradients.tensors());
+  EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
+}
+
+constexpr EchoWay kPlain{.slots = 0};
+
+/// The ways in which experts lie on ranks: own rows, shares, replicas with slices; stages, and chunks of them.
+const std::vector<MoeGrid>& echo_grids() {
+  static const std::vector<MoeGrid> grids = {{2, 1, 1, 2, 1}, {4, 1, 1, 4, 1}, {4, 2, 1, 2, 1},
+                                             {4, 2, 1, 2, 2}, {4, 1, 2, 2, 1}, {4, 1, 2, 2, 1, 2}};
+  return grids;
+}
+
+TEST(EchoTraining, ChangesNothingButTheOrderOfExpertsSums) {
+  const MoeModel shared{"Shared", [](config::RunConfig& c) {
+                          c.moe.router_skew = kSkew;
+                          c.moe.pattern = "dm";
+                          c.moe.shared_ffn_hidden_size = 8;
+                          c.moe.shared_gate = true;
+                        }};
+  for (const MoeGrid& grid : echo_grids()) {
+    for (const MoeModel& model : {kSkewed, shared}) {
+      SCOPED_TRACE(grid.name() + " " + model.name);
+      expect_same_but_experts(Trained(grid, model, {}, 3), Trained(grid, model, kPlain, 3));
+    }
+  }
+}
+
+TEST(EchoTraining, HasTheSameBitsHoweverClonesMove) {
+  for (const MoeGrid& grid : {MoeGrid{2, 1, 1, 2, 1}, MoeGrid{4, 1, 1, 4, 1}, MoeGrid{4, 2, 1, 2, 2}}) {
+    for (const char* precision : {"fp64", "bf16"}) {
+      for (const char* balance : {"greedy", "exact"}) {
+        const Trained want = Trained(echo_config(grid, kSkewed, {.balance = balance}, 3, precision));
+        const EchoWay ways[] = {{.weights = "redispatch"},
+                                {.backend = "collective"},
+                                {.weights = "redispatch", .backend = "collective", .overlap = false},
+                                {.backend = "host_sized"},
+                                {.weights = "redispatch", .backend = "host_sized", .overlap = false},
+                                {.dispatcher = "all_to_all"},
+                                {.weights = "redispatch", .dispatcher = "all_to_all", .overlap = false},
+                                {.overlap = false}};
+        for (EchoWay way : ways) {
+          way.balance = balance;
+          SCOPED_TRACE(str(grid.name(), ' ', precision, ' ', way.name()));
+          expect_same_run(Trained(echo_config(grid, kSkewed, way, 3, precision)), want);
+        }
+      }
+    }
+  }
+}
+
+/// A second pass takes the plan of the first one.
+TEST(EchoTraining, HasTheSameBitsWhereLayersAreRecomputed) {
+  for (const char* weights : {"keep", "redispatch"}) {
+    const config::RunConfig recipe = echo_config({4, 1, 2, 2, 1, 2}, kSkewed, {.weights = weights}, 3);
+    const Trained want = Trained(recipe);
+    for (const support::RecomputeWay& way : support::recompute_ways()) {
+      SCOPED_TRACE(str(weights, ' ', way.name));
+      expect_same_run(Trained(recipe, way.config), want);
+    }
+  }
+}
+
+/// The grid promise (docs/numerics.md): clones are no exception.
+TEST(EchoTraining, Fp64AgreesWithOneRank) {
+  const MoeModel models[] = {kSkewed,
+                             {"SharedDense",
+                              [](config::RunConfig& c) {
+                                c.moe.router_skew = kSkew;
+                                c.moe.pattern = "dm";
+                                c.moe.shared_ffn_hidden_size = 8;
+                              }},
+                             {"Bias", [](config::RunConfig& c) {
+                                c.moe.score = "sigmoid";
+                                c.moe.router_skew = kSkew;
+                                c.moe.expert_bias_rate = 0.01;
+                                c.moe.aux_loss = 0.05;
+                                c.moe.aux_scope = "global";
+                              }}};
+  for (const MoeModel& model : models) {
+    const Trained want = Trained({}, model, kPlain, 8);
+    for (MoeGrid grid : echo_grids()) {
+      for (const auto sharding : {Sharding::none, Sharding::optimizer}) {
+        grid.sharding = sharding;
+        SCOPED_TRACE(str(model.name, ' ', grid.name()));
+        const Trained got = Trained(grid, model, {}, 8);
+        support::expect_fp64_agrees(got, want);
+        support::expect_gradients_agree({.sharding = sharding}, got, want, 1e-12);
+      }
+    }
+  }
+}
+
+/// Slots are no part of a checkpoint.
+TEST(EchoTraining, ResumesOnAnotherEpWithOtherKeysAndWithoutEcho) {
+  const Index saved_at = 2, steps = 4;
+  const Trained whole({}, kSkewed, kPlain, steps);
+  const TempDir dir;
+  const auto plan_on = [&](const MoeGrid& grid, const EchoWay& way) {
+    return config::resolve(echo_config(grid, kSkewed, way, steps));
+  };
+  const support::Trained saved = support::train_and_save(plan_on({2, 1, 1, 2, 1}, {}), dir.path(), 0, saved_at);
+  for (const auto& [grid, way] : {std::pair{MoeGrid{4, 1, 1, 4, 1}, EchoWay{.balance = "exact", .slots = 2}},
+                                  {MoeGrid{4, 2, 1, 2, 2}, EchoWay{.weights = "redispatch"}},
+                                  {MoeGrid{2, 1, 1, 2, 1}, kPlain},
+                                  {MoeGrid{}, kPlain}}) {
+    SCOPED_TRACE(str(grid.name(), ' ', way.name()));
+    const support::Trained resumed = support::train_and_save(plan_on(grid, way), dir.path(), saved_at, steps);
+    EXPECT_EQ(resumed.digest.hex(), saved.digest.hex());
+    EXPECT_LT(relative_error(resumed.losses, {whole.losses.begin() + saved_at, whole.losses.end()}), 1e-12);
+  }
+}
+
+/// As a transport between processes.
+class OtherProcessChannel final : public comm::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  bool reads_rows() const override { return false; }
+};
+
+TEST(EchoTraining, ProcessesSendClonesAndRefuseToReadThem) {
+  const Trained want({2, 1, 1, 2, 1}, kSkewed, {}, 2);
+  const auto run_apart = [](const char* backend, RunRecord& record) {
+    const config::RunPlan plan = config::resolve(echo_config({2, 1, 1, 2, 1}, kSkewed, {.backend = backend}, 2));
+    comm::run_ranks(2, [&](comm::World& world) {
+      comm::WrappedWorld<OtherProcessChannel> apart(world);
+      support::train_rank(apart, plan, record);
+    });
+  };
+  for (const char* backend : {"auto", "host_sized", "collective"}) {
+    SCOPED_TRACE(backend);
+    RunRecord got;
+    run_apart(backend, got);
+    expect_same_run(got, want);
+  }
+  RunRecord got;
+  try {
+    run_apart("peer", got);
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("moe.echo.backend = peer: group etp-ep has ranks in several "
+                                                   "processes, which cannot read each other's weights; use "
+                                                   "moe.echo.backend = auto, collective or host_sized"));
+  }
+}
+
+/// Rank 2 sees other choices than the other ranks, from a step on.
+class MisreadingChannel final : public comm::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream stream) override {
+    const comm::Ticket ticket = inner().all_gather(call, in, out, stream);
+    if (name() == "etp-ep" && call.dtype == DType::i32 && world_rank() == 2 && gathers_++ >= kFirst) {
+      auto* const choices = static_cast<std::int32_t*>(out);
+      for (int i = 0; i < 16; ++i) choices[i] = 7;
+    }
+    return ticket;
+  }
+
+ private:
+  static constexpr int kFirst = 4 * 2;  ///< layers, microbatches of a rank: step 2
+  int gathers_ = 0;
+};
+
+std::string failure_of_misread_run(Index check_plan) {
+  config::RunConfig recipe = echo_config({4, 1, 1, 4, 1}, kSkewed, {}, 2);
+  recipe.moe.echo.check_plan = check_plan;
+  const config::RunPlan plan = config::resolve(recipe);
+  try {
+    comm::run_ranks(4, [&](comm::World& world) {
+      comm::WrappedWorld<MisreadingChannel> wrapped(world);
+      train::Engine engine(wrapped, plan);
+      engine.allocate();
+      const support::HashedBatches source(plan.model.vocab_size);
+      engine.step(source, {}, train::Stop::no);
+      engine.step(source, {1, plan.train.global_batch}, train::Stop::no);
+    });
+  } catch (const CollectiveError& error) {
+    EXPECT_EQ(error.code(), ExitCode::collective);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(EchoTraining, RanksWithAnotherPlanAreNamedBeforeRowsMove) {
+  EXPECT_THAT(failure_of_misread_run(1),
+              ::testing::ContainsRegex("\\[echo\\] group etp-ep, chunk 0, microbatch 0, layer 0: the plan of clones "
+                                       "differs on ranks 2 \\([0-9a-f]+\\); the plan of most ranks is [0-9a-f]+: all"));
+  if (build::is_debug) GTEST_SKIP() << "debug builds compare in every step";
+  EXPECT_EQ(failure_of_misread_run(2), "") << "steps 1, 3, ... are compared";
+}
+
+TEST(EchoTraining, TwoHundredStepsStayWithinAThousandthOfPlainOnes) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    config::RunConfig plain = echo_config({2, 1, 1, 2, 1}, kSkewed, kPlain, 200, precision);
+    plain.model.num_layers = 2;
+    config::RunConfig echo = echo_config({2, 1, 1, 2, 1}, kSkewed, {}, 200, precision);
+    echo.model.num_layers = 2;
+    const Trained want(plain), got(echo);
+    EXPECT_LT(want.losses.back(), want.losses.front() * 0.98) << "it learns";
+    for (std::size_t step = 0; step < 200; ++step)
+      EXPECT_NEAR(got.losses[step], want.losses[step], 1e-3 * want.losses[step]) << precision << ", step " << step;
+  }
+}
+
+/// Loads and clones of a step, of layers' totals over all ranks.
+TEST(EchoTraining, ReportsLoadsBeforeAndAfter) {
+  for (const MoeGrid& grid : {MoeGrid{2, 1, 1, 2, 1}, MoeGrid{4, 2, 1, 2, 2}, MoeGrid{4, 2, 1, 2, 1}}) {
+    SCOPED_TRACE(grid.name());
+    config::RunConfig recipe = echo_config(grid, kSkewed, {}, 1);
+    recipe.moe.pattern = "dm";
+    const config::RunPlan plan = config::resolve(recipe);
+    train::StepReport report;
+    comm::run_ranks(grid.ranks, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      engine.allocate();
+      const train::StepReport one = engine.step(support::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
+      if (world.rank() == 0) report = one;
+    });
+    ASSERT_EQ(report.moe.layers.size(), 2u);
+    for (const train::ExpertLoad& load : report.moe.layers) {
+      ASSERT_TRUE(load.echo.has_value());
+      EXPECT_GT(load.echo->before, 1.1);
+      EXPECT_GE(load.echo->after, 1.0);
+      EXPECT_LT(load.echo->after, 1.02) << "three slots suffice";
+      EXPECT_GT(load.echo->clones, 0);
+      EXPECT_GT(load.echo->moved, load.echo->clones);
+      EXPECT_LT(load.echo->moved, load.choices);
+      EXPECT_EQ(load.echo->dropped, 0);
+      EXPECT_GE(load.echo->wanted, 1);
+      EXPECT_LE(load.echo->wanted, 3);
+      // Weights and gradients of [2 F, H] and [H, F] in f64.
+      const Index numbers = 3 * 12 / grid.etp * plan.model.hidden_size;
+      EXPECT_EQ(load.echo->bytes, static_cast<double>(load.echo->clones * numbers * 16));
+    }
+    EXPECT_THAT(report.moe.json(), ::testing::HasSubstr("\"echo\":{\"before\":"));
+    ASSERT_NE(report.moe.worst_after_echo(), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace megalith
