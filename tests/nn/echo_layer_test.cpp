@@ -17,7 +17,7 @@ namespace {
 
 using Ints = std::vector<std::int32_t>;
 
-constexpr Index kHidden = 4, kFfn = 6;
+constexpr Index kLayerHidden = 4, kFfn = 6;
 
 /// Choices of all ranks [R, n, K].
 struct Routing {
@@ -38,7 +38,7 @@ Routing routing_of(Index ranks, Index experts, Index rows, Index top_k,
 }
 
 /// What a pass leaves, of all ranks. Numbers of rows: tensors by rank.
-struct Results {
+struct LayerResults {
   std::map<std::string, std::vector<double>> rows, weight_grads;
   Ints clones, load_after, computed;  ///< src of the plan; pairs of each rank by the plan, and by the groups of rows
 };
@@ -54,11 +54,11 @@ struct LayerRun {
   ExpertDispatcher dispatcher = ExpertDispatcher::automatic;
 };
 
-void fill(const Tensor& tensor, Numbers numbers, std::array<int, 2> range, std::uint64_t stream) {
+void fill_numbers(const Tensor& tensor, Numbers numbers, std::array<int, 2> range, std::uint64_t stream) {
   support::fill_random(tensor, stream);
   if (numbers == Numbers::random) return;
   std::mt19937_64 random(stream);
-  dispatch_float(tensor.dtype(), "fill", [&]<class T>() {
+  dispatch_float(tensor.dtype(), "fill_numbers", [&]<class T>() {
     for (T& value : tensor.span<T>())
       value = static_cast<T>(
           static_cast<float>(range[0] + static_cast<int>(random() % static_cast<unsigned>(range[1] - range[0] + 1))));
@@ -89,8 +89,8 @@ class RankLayer {
         // The same for an expert wherever it lives.
         for (Index e = 0; e < param.value.dim(0); ++e) {
           const Index expert = param.spec.slice.offset[0] + e;
-          fill(param.value.rows(e, 1), run.numbers, is_up ? std::array{1, 2} : std::array{-2, 2},
-               static_cast<std::uint64_t>(100 + 2 * expert + (is_up ? 1 : 0)));
+          fill_numbers(param.value.rows(e, 1), run.numbers, is_up ? std::array{1, 2} : std::array{-2, 2},
+                       static_cast<std::uint64_t>(100 + 2 * expert + (is_up ? 1 : 0)));
         }
       }
     }
@@ -114,18 +114,18 @@ class RankLayer {
   }
 
   /// Forward and backward for these choices. All memory of the pass is full of NaN before.
-  void pass(const Routing& routing, ops::Write weight_grads, Index rank, Results& results, std::mutex& mutex) {
+  void pass(const Routing& routing, ops::Write weight_grads, Index rank, LayerResults& results, std::mutex& mutex) {
     Exec ex;
     ex.poison_new_tensors();
     support::SmallMicrobatch microbatch;
     const auto stream = static_cast<std::uint64_t>(rank);
-    const Tensor x = ex.tensor({routing.rows, kHidden}, dtype_), dy = ex.tensor_like(x), y = ex.tensor_like(x),
+    const Tensor x = ex.tensor({routing.rows, kLayerHidden}, dtype_), dy = ex.tensor_like(x), y = ex.tensor_like(x),
                  dx = ex.tensor_like(x);
     const DType wide = dtype_ == DType::f64 ? DType::f64 : DType::f32;
     const Tensor weights = ex.tensor({routing.rows, routing.top_k}, wide), d_weights = ex.tensor_like(weights);
-    fill(x, run_.numbers, {10, 13}, 10 + stream);
-    fill(dy, run_.numbers, {-2, 2}, 20 + stream);
-    fill(weights, run_.numbers, {1, 2}, 30 + stream);
+    fill_numbers(x, run_.numbers, {10, 13}, 10 + stream);
+    fill_numbers(dy, run_.numbers, {-2, 2}, 20 + stream);
+    fill_numbers(weights, run_.numbers, {1, 2}, 30 + stream);
     const Tensor choices = ex.tensor({routing.rows, routing.top_k}, DType::i32);
     const Index own = routing.rows * routing.top_k;
     std::copy_n(routing.choices.begin() + rank * own, own, choices.data<std::int32_t>());
@@ -161,7 +161,7 @@ class RankLayer {
     results.load_after.assign(after.begin(), after.end());
   }
 
-  void put_weight_grads(Results& results, std::mutex& mutex) {
+  void put_weight_grads(LayerResults& results, std::mutex& mutex) {
     const std::lock_guard lock(mutex);
     for (ParamBuffer& buffer : params_.buffers()) {
       for (Param& param : buffer.params())
@@ -180,7 +180,7 @@ class RankLayer {
   }
   std::vector<ParamSpec> specs(const Routing& routing) const {
     std::vector<ParamSpec> all;
-    Experts::declare(all, "experts", spec(routing), {.hidden_size = kHidden}, parallel_);
+    Experts::declare(all, "experts", spec(routing), {.hidden_size = kLayerHidden}, parallel_);
     return all;
   }
 
@@ -198,9 +198,9 @@ class RankLayer {
   Experts::Saved of_experts_;
 };
 
-/// A microbatch for each routing: the first one overwrites weight gradients. Results of rows are those of each.
-std::vector<Results> run_layer(const std::vector<Routing>& routings, const LayerRun& run) {
-  std::vector<Results> all(routings.size());
+/// A microbatch for each routing: the first one overwrites weight gradients. LayerResults of rows are those of each.
+std::vector<LayerResults> run_layer(const std::vector<Routing>& routings, const LayerRun& run) {
+  std::vector<LayerResults> all(routings.size());
   std::mutex mutex;
   comm::run_ranks(static_cast<int>(routings.front().ranks), [&](comm::World& world) {
     RankLayer layer(world, routings.front(), run);
@@ -234,16 +234,16 @@ std::vector<LayerRun> runs_with(Index slots, const LayerRun& run) {
 }
 
 /// Runs with clones have the results of those without, all of them the same weight gradients. Returns what was planned.
-Results expect_same_results(const std::vector<Routing>& routings, Index slots) {
+LayerResults expect_same_results(const std::vector<Routing>& routings, Index slots) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     for (const Numbers numbers : {Numbers::whole, Numbers::random}) {
       // In f32 the rounding of a row follows from the number of rows of its group (ops/grouped_matmul.h).
       if (dtype == DType::f32 && numbers == Numbers::random) continue;
       const LayerRun plain{.dtype = dtype, .numbers = numbers};
-      const std::vector<Results> want = run_layer(routings, plain);
-      std::vector<Results> first;
+      const std::vector<LayerResults> want = run_layer(routings, plain);
+      std::vector<LayerResults> first;
       for (const LayerRun& run : runs_with(slots, plain)) {
-        const std::vector<Results> got = run_layer(routings, run);
+        const std::vector<LayerResults> got = run_layer(routings, run);
         if (first.empty()) first = got;
         for (std::size_t i = 0; i < routings.size(); ++i) {
           SCOPED_TRACE(str("routing ", i, ", backend ", static_cast<int>(run.echo.backend), ", weights ",
@@ -266,22 +266,22 @@ Results expect_same_results(const std::vector<Routing>& routings, Index slots) {
   return {};
 }
 
-std::ptrdiff_t clones_of(const Results& results, std::int32_t expert) {
+std::ptrdiff_t clones_of(const LayerResults& results, std::int32_t expert) {
   return std::ranges::count(results.clones, expert);
 }
-std::ptrdiff_t num_clones(const Results& results) {
+std::ptrdiff_t num_clones(const LayerResults& results) {
   return std::ranges::count_if(results.clones, [](std::int32_t expert) { return expert >= 0; });
 }
 
 TEST(EchoLayer, AnExpertLeavesHomeWhole) {
   const Routing half = routing_of(2, 4, 10, 1, [](Index, Index row, Index) { return row % 2; });
-  const Results results = expect_same_results({half}, 2);
+  const LayerResults results = expect_same_results({half}, 2);
   EXPECT_EQ(results.clones, (Ints{-1, -1, 1, -1}));
   EXPECT_EQ(results.load_after, (Ints{10, 10}));
 }
 
 TEST(EchoLayer, AnExpertHasThreeSlots) {
-  const Results results = expect_same_results({routing_of(4, 4, 7, 1, [](Index, Index, Index) { return 2; })}, 1);
+  const LayerResults results = expect_same_results({routing_of(4, 4, 7, 1, [](Index, Index, Index) { return 2; })}, 1);
   EXPECT_EQ(clones_of(results, 2), 3);
   EXPECT_EQ(results.load_after, (Ints{7, 7, 7, 7}));
 }

@@ -53,14 +53,14 @@ config::RunConfig echo_config(const MoeGrid& grid, const MoeModel& model, const 
 }
 
 /// A run of a recipe.
-struct Trained : RunRecord {
-  explicit Trained(const config::RunConfig& recipe, const nn::RecomputeConfig& recompute = {}) {
+struct TrainedRun : RunRecord {
+  explicit TrainedRun(const config::RunConfig& recipe, const nn::RecomputeConfig& recompute = {}) {
     config::RunPlan plan = config::resolve(recipe);
     plan.recompute = recompute;
     support::run_moe(plan, *this);
   }
-  Trained(const MoeGrid& grid, const MoeModel& model, const EchoWay& way, Index steps)
-      : Trained(echo_config(grid, model, way, steps)) {}
+  TrainedRun(const MoeGrid& grid, const MoeModel& model, const EchoWay& way, Index steps)
+      : TrainedRun(echo_config(grid, model, way, steps)) {}
 };
 
 bool is_of_experts(const std::string& parameter) { return parameter.find(".experts.") != std::string::npos; }
@@ -109,7 +109,7 @@ TEST(EchoTraining, ChangesNothingButTheOrderOfExpertsSums) {
   for (const MoeGrid& grid : echo_grids()) {
     for (const MoeModel& model : {kSkewed, shared}) {
       SCOPED_TRACE(grid.name() + " " + model.name);
-      expect_same_but_experts(Trained(grid, model, {}, 3), Trained(grid, model, kPlain, 3));
+      expect_same_but_experts(TrainedRun(grid, model, {}, 3), TrainedRun(grid, model, kPlain, 3));
     }
   }
 }
@@ -118,7 +118,7 @@ TEST(EchoTraining, HasTheSameBitsHoweverClonesMove) {
   for (const MoeGrid& grid : {MoeGrid{2, 1, 1, 2, 1}, MoeGrid{4, 1, 1, 4, 1}, MoeGrid{4, 2, 1, 2, 2}}) {
     for (const char* precision : {"fp64", "bf16"}) {
       for (const char* balance : {"greedy", "exact"}) {
-        const Trained want = Trained(echo_config(grid, kSkewed, {.balance = balance}, 3, precision));
+        const TrainedRun want = TrainedRun(echo_config(grid, kSkewed, {.balance = balance}, 3, precision));
         const EchoWay ways[] = {{.weights = "redispatch"},
                                 {.backend = "collective"},
                                 {.weights = "redispatch", .backend = "collective", .overlap = false},
@@ -130,7 +130,7 @@ TEST(EchoTraining, HasTheSameBitsHoweverClonesMove) {
         for (EchoWay way : ways) {
           way.balance = balance;
           SCOPED_TRACE(str(grid.name(), ' ', precision, ' ', way.name()));
-          expect_same_run(Trained(echo_config(grid, kSkewed, way, 3, precision)), want);
+          expect_same_run(TrainedRun(echo_config(grid, kSkewed, way, 3, precision)), want);
         }
       }
     }
@@ -141,10 +141,10 @@ TEST(EchoTraining, HasTheSameBitsHoweverClonesMove) {
 TEST(EchoTraining, HasTheSameBitsWhereLayersAreRecomputed) {
   for (const char* weights : {"keep", "redispatch"}) {
     const config::RunConfig recipe = echo_config({4, 1, 2, 2, 1, 2}, kSkewed, {.weights = weights}, 3);
-    const Trained want = Trained(recipe);
+    const TrainedRun want = TrainedRun(recipe);
     for (const support::RecomputeWay& way : support::recompute_ways()) {
       SCOPED_TRACE(str(weights, ' ', way.name));
-      expect_same_run(Trained(recipe, way.config), want);
+      expect_same_run(TrainedRun(recipe, way.config), want);
     }
   }
 }
@@ -166,12 +166,12 @@ TEST(EchoTraining, Fp64AgreesWithOneRank) {
                                 c.moe.aux_scope = "global";
                               }}};
   for (const MoeModel& model : models) {
-    const Trained want = Trained({}, model, kPlain, 8);
+    const TrainedRun want = TrainedRun({}, model, kPlain, 8);
     for (MoeGrid grid : echo_grids()) {
       for (const auto sharding : {Sharding::none, Sharding::optimizer}) {
         grid.sharding = sharding;
         SCOPED_TRACE(str(model.name, ' ', grid.name()));
-        const Trained got = Trained(grid, model, {}, 8);
+        const TrainedRun got = TrainedRun(grid, model, {}, 8);
         support::expect_fp64_agrees(got, want);
         support::expect_gradients_agree({.sharding = sharding}, got, want, 1e-12);
       }
@@ -182,7 +182,7 @@ TEST(EchoTraining, Fp64AgreesWithOneRank) {
 /// Slots are no part of a checkpoint.
 TEST(EchoTraining, ResumesOnAnotherEpWithOtherKeysAndWithoutEcho) {
   const Index saved_at = 2, steps = 4;
-  const Trained whole({}, kSkewed, kPlain, steps);
+  const TrainedRun whole({}, kSkewed, kPlain, steps);
   const TempDir dir;
   const auto plan_on = [&](const MoeGrid& grid, const EchoWay& way) {
     return config::resolve(echo_config(grid, kSkewed, way, steps));
@@ -207,7 +207,7 @@ class OtherProcessChannel final : public comm::ForwardingChannel {
 };
 
 TEST(EchoTraining, ProcessesSendClonesAndRefuseToReadThem) {
-  const Trained want({2, 1, 1, 2, 1}, kSkewed, {}, 2);
+  const TrainedRun want({2, 1, 1, 2, 1}, kSkewed, {}, 2);
   const auto run_apart = [](const char* backend, RunRecord& record) {
     const config::RunPlan plan = config::resolve(echo_config({2, 1, 1, 2, 1}, kSkewed, {.backend = backend}, 2));
     comm::run_ranks(2, [&](comm::World& world) {
@@ -284,7 +284,7 @@ TEST(EchoTraining, TwoHundredStepsStayWithinAThousandthOfPlainOnes) {
     plain.model.num_layers = 2;
     config::RunConfig echo = echo_config({2, 1, 1, 2, 1}, kSkewed, {}, 200, precision);
     echo.model.num_layers = 2;
-    const Trained want(plain), got(echo);
+    const TrainedRun want(plain), got(echo);
     EXPECT_LT(want.losses.back(), want.losses.front() * 0.98) << "it learns";
     for (std::size_t step = 0; step < 200; ++step)
       EXPECT_NEAR(got.losses[step], want.losses[step], 1e-3 * want.losses[step]) << precision << ", step " << step;
