@@ -160,6 +160,11 @@ std::vector<Key> make_keys() {
        words("`true`, of `llama` `false`"), any(), must_match, not_differ,
        "whether the logits are made with the token table; else with a table of their own",
        [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.tying != model::Tying::tied; }},
+      {"model.token_types", at([](auto& c) -> auto& { return c.model.token_types; }), words("`0`"),
+       between(0, kMaxSize), must_match, not_differ,
+       "rows of a table of types, one of which is added to each token's embedding; 0: none. Tokens of texts are "
+       "of type 0",
+       [](const RunPlan& plan) { return plan.model.token_types != 0; }},
       {"model.seq_len", at([](auto& c) -> auto& { return c.model.seq_len; }), words("`1024`, or the preset's"),
        between(1, kMaxSize), must_match, not_differ, "tokens of a sample, and positions of the model"},
       {"model.vocab_size", at([](auto& c) -> auto& { return c.model.vocab_size; }),

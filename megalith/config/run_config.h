@@ -16,7 +16,7 @@ struct RunConfig {
   struct Model {
     std::optional<std::string> preset, family;
     std::optional<Index> num_layers, hidden_size, num_heads, ffn_hidden_size, seq_len, vocab_size, padded_vocab_size;
-    std::optional<Index> num_kv_heads, head_dim, rope_original_seq_len;
+    std::optional<Index> num_kv_heads, head_dim, rope_original_seq_len, token_types;
     std::optional<double> dropout, attention_dropout, embedding_dropout;
     std::optional<double> norm_eps, rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     std::optional<std::string> norm, norm_placement, position, rope_scaling, qk_norm, activation, bias;

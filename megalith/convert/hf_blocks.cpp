@@ -145,6 +145,7 @@ nlohmann::ordered_json write_blocks(const model::ModelConfig& m) {
 std::string blocks_misfit(const model::ModelConfig& m) {
   return first_misfit({{m.norm == nn::NormKind::rms, "model.norm = rms"},
                        {!m.is_post_norm(), "model.norm_placement = pre"},
+                       {m.token_types == 0, "model.token_types = 0"},
                        {m.has_rope(), "model.position = rope"},
                        {m.activation == nn::Activation::swiglu, "model.activation = swiglu"}});
 }

@@ -57,6 +57,7 @@ std::string gpt2_misfit(const model::ModelConfig& m) {
   return first_misfit({{!m.moe.has_experts(), kNoExperts},
                        {m.norm == nn::NormKind::layer, "model.norm = layer"},
                        {!m.is_post_norm(), "model.norm_placement = pre"},
+                       {m.token_types == 0, "model.token_types = 0"},
                        {m.norm_eps == kEpsilon, "model.norm_eps = 1e-05"},
                        {!m.has_rope(), "model.position = learned"},
                        {m.kv_heads() == m.num_heads, "model.num_kv_heads = num_heads"},

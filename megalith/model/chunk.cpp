@@ -13,7 +13,7 @@
 namespace megalith::model {
 namespace {
 
-constexpr const char* kPositionTable = "embedding.position.weight";
+constexpr const char *kPositionTable = "embedding.position.weight", *kTypeTable = "embedding.type.weight";
 
 nn::SublayerStack make_layers(const ModelSpec& model, const grid::LayerRange& layers, const nn::LayerGroups& groups,
                               ParamSet& params, const ChunkConfig& config) {
@@ -76,6 +76,8 @@ std::vector<ParamSpec> declare_model(const ModelSpec& model, const std::vector<C
       specs.push_back(table);
       if (const Index positions = model.embedding.num_positions; positions > 0)
         specs.push_back(nn::replicated(kPositionTable, {positions, hidden_size}, tp.group(), Init::normal, init_std));
+      if (const Index types = model.embedding.num_types; types > 0)
+        specs.push_back(nn::replicated(kTypeTable, {types, hidden_size}, tp.group(), Init::normal, init_std));
       if (model.embedding.norm) nn::Norm::declare(specs, *model.embedding.norm, hidden_size, tp);
     }
     for (const nn::SublayerSpec& spec : model.of_layers(chunk.layers.begin, chunk.layers.end))
@@ -111,6 +113,7 @@ Chunk::Chunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGro
     embedding_.emplace(vocab_shard(model, tp_), tp_,
                        nn::VocabParallelEmbedding::Parts{.table = params.at(kTokenTable),
                                                          .position = params.find(kPositionTable),
+                                                         .types = params.find(kTypeTable),
                                                          .dropout = {model.embedding.dropout, config.seed, 0},
                                                          .norm = norm(model.embedding.norm)});
   }
@@ -138,7 +141,7 @@ Tensor Chunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Te
   if (embedding_) {
     traffic.layer_needed(ex, kOutsideLayers);
     x = output && !has_layers ? output : boundary(ex, inputs);
-    embedding_->forward(ex, inputs.microbatch, inputs.batch.tokens, x, saved.embedding);
+    embedding_->forward(ex, inputs.microbatch, {inputs.batch.tokens}, x, saved.embedding);
   } else if (output && !has_layers) {
     ops::copy(ex, input, output);
     x = output;
@@ -209,7 +212,7 @@ void Chunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, 
   }
   ex.set_layer(kOutsideLayers);
   if (embedding_) {
-    embedding_->backward_weight(ex, inputs.microbatch, inputs.batch.tokens, dx, saved.embedding);
+    embedding_->backward_weight(ex, inputs.microbatch, {inputs.batch.tokens}, dx, saved.embedding);
   } else if (!has_layers && !head_) {
     ops::copy(ex, output_grad, input_grad);
   } else if (has_layers && has_fixed_buffers()) {

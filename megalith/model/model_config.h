@@ -36,6 +36,7 @@ struct ModelConfig {
   nn::Activation activation = nn::Activation::gelu;
   nn::Biases biases = nn::Biases::all;
   Tying tying = Tying::tied;
+  Index token_types = 0;                                   ///< rows of a table of types; texts are of type 0
   nn::MoeConfig moe = {};                                  ///< section [moe]
   ops::SampleLengths lengths = ops::SampleLengths::equal;  ///< given: batches have the input `lengths`
 

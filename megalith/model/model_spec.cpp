@@ -59,6 +59,7 @@ ModelSpec model_spec(const ModelConfig& m, std::span<const grid::LayerRange> lay
                  .embedding = {.vocab_size = m.vocab_size,
                                .padded_vocab_size = m.padded_vocab_size,
                                .num_positions = m.has_rope() ? 0 : m.seq_len,
+                               .num_types = m.token_types,
                                .dropout = m.embedding_dropout,
                                .norm = m.is_post_norm() ? norm_named("embedding.norm") : std::nullopt},
                  .sublayers = {},

@@ -11,10 +11,11 @@
 
 namespace megalith::model {
 
-/// Token table and, unless positions are rotations, position table.
+/// Token table, unless positions are rotations a position table, and perhaps a table of types.
 struct EmbeddingSpec {
   Index vocab_size = 0, padded_vocab_size = 0;  ///< padded: rows of the token table
   Index num_positions = 0;                      ///< 0: no position table
+  Index num_types = 0;                          ///< 0: no table of types
   double dropout = 0;
   std::optional<nn::NormSpec> norm = {};  ///< after the sum, before the dropout
 };

@@ -24,21 +24,36 @@ ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_si
   return {std::move(slice), {vocab.held, hidden_size}, Init::normal, init_std};
 }
 
-void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y,
+void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, const Ids& ids, const Tensor& y,
                                      Saved& saved) const {
   const Tensor rows = parts_.norm ? ex.tensor_like(y) : y;
   const Tensor sums = tp_.region_sums(ex, rows);
-  ops::embedding_forward(ex, {.ids = ids,
+  ops::embedding_forward(ex, {.ids = ids.tokens,
                               .table = parts_.table.value,
                               .y = sums,
                               .first_id = vocab_.first_id,
                               .vocab_size = vocab_.vocab_size});
+  if (parts_.types != nullptr && tp_.group().rank() == 0) add_types(ex, ids.types, sums);
   tp_.from_region(ex, sums, rows, kWholeMicrobatch).wait(ex);
   add_positions(ex, microbatch, parts_.norm ? DropoutSite() : parts_.dropout, rows);
   if (!parts_.norm) return;
   saved.out = y;
   parts_.norm->forward(ex, rows, saved);
   if (!microbatch.positions) drop_out(ex, microbatch, parts_.dropout, y);
+}
+
+void VocabParallelEmbedding::add_types(Exec& ex, const Tensor& types, const Tensor& sums) const {
+  const Tensor& table = parts_.types->value;
+  if (!types) return ops::add_bias(ex, sums, table.rows(0, 1).reshaped({table.dim(1)}));
+  const Tensor rows = ex.tensor_like(sums);
+  ops::embedding_forward(ex, {.ids = types, .table = table, .y = rows, .vocab_size = table.dim(0)});
+  ops::add(ex, sums, rows, sums);
+}
+
+void VocabParallelEmbedding::types_backward(Exec& ex, const Tensor& types, const Tensor& d_sums) const {
+  const Tensor& grad = parts_.types->grad;
+  if (!types) return ops::bias_backward(ex, d_sums, grad.rows(0, 1).reshaped({grad.dim(1)}));
+  ops::embedding_backward(ex, {.ids = types, .dy = d_sums, .table_grad = grad});
 }
 
 void VocabParallelEmbedding::add_positions(Exec& ex, const Microbatch& microbatch, const DropoutSite& dropout,
@@ -68,8 +83,8 @@ void VocabParallelEmbedding::drop_out(Exec& ex, const Microbatch& microbatch, co
   });
 }
 
-void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids,
-                                             const Tensor& dy, const Saved& saved) const {
+void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microbatch, const Ids& ids, const Tensor& dy,
+                                             const Saved& saved) const {
   Tensor d_rows = tp_.through_dropout(ex, microbatch, parts_.dropout, dy);
   if (parts_.norm) {
     const Tensor d_normed = d_rows;
@@ -78,9 +93,10 @@ void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microba
   }
   TensorParallel::InRegion d_sum = tp_.to_region(ex, d_rows, kWholeMicrobatch);
   d_sum.messages.wait(ex);
+  if (parts_.types != nullptr) types_backward(ex, ids.types, d_sum.x);
   if (parts_.position != nullptr) ops::position_backward(ex, d_sum.x, parts_.position->grad);
-  ops::embedding_backward(ex,
-                          {.ids = ids, .dy = d_sum.x, .table_grad = parts_.table.grad, .first_id = vocab_.first_id});
+  ops::embedding_backward(
+      ex, {.ids = ids.tokens, .dy = d_sum.x, .table_grad = parts_.table.grad, .first_id = vocab_.first_id});
 }
 
 }  // namespace megalith::nn

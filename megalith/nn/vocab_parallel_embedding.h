@@ -23,18 +23,23 @@ VocabShard vocab_shard(Index vocab_size, Index padded_vocab_size, const comm::Gr
 /// checkpoints do not depend on tp. Padding gets no gradient, and the decay of zero is zero.
 ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_size, double init_std);
 
-/// y = dropout(table[ids] + position), or dropout(norm(table[ids] + position)): ids [T] i32 -> y [O, H], with O = T or
-/// its share outside a region (TensorParallel). The lookup is a region: forward sums partial rows over tp, backward
-/// brings their gradient to it, so that both tables' gradients are of all rows. Source: Shoeybi et al. 2019,
-/// arXiv:1909.08053, section 3.
+/// y = dropout(table[ids] + types[type ids] + position), with a norm before the dropout where there is one: ids [T] i32
+/// -> y [O, H], with O = T or its share outside a region (TensorParallel). The lookup is a region: forward sums partial
+/// rows over tp, of which rank 0's have the types, backward brings their gradient to it, so that all tables' gradients
+/// are of all rows. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class VocabParallelEmbedding {
  public:
-  /// position: null if positions come into the model elsewhere.
+  /// position: null if positions come into the model elsewhere. types: null without.
   struct Parts {
-    Param& table;     // [V/tp, H]
-    Param* position;  // [S, H]
+    Param& table;            // [V/tp, H]
+    Param* position;         // [S, H]
+    Param* types = nullptr;  // [types, H]
     DropoutSite dropout;
     std::optional<Norm> norm = {};
+  };
+  /// Of every token. types: undefined if all are of type 0.
+  struct Ids {
+    Tensor tokens, types = {};  // [T] i32
   };
   /// Of the norm.
   using Saved = Norm::Saved;
@@ -43,12 +48,15 @@ class VocabParallelEmbedding {
       : vocab_(vocab), tp_(std::move(tp)), parts_(parts) {}
 
   /// Overwrites y. `ids` must stay until backward.
-  void forward(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& y, Saved& saved) const;
-  /// Adds to the gradients of the table, of the positions and of the norm. dy [O, H].
-  void backward_weight(Exec& ex, const Microbatch& microbatch, const Tensor& ids, const Tensor& dy,
+  void forward(Exec& ex, const Microbatch& microbatch, const Ids& ids, const Tensor& y, Saved& saved) const;
+  /// Adds to the gradients of the tables and of the norm. dy [O, H].
+  void backward_weight(Exec& ex, const Microbatch& microbatch, const Ids& ids, const Tensor& dy,
                        const Saved& saved) const;
 
  private:
+  /// Adds the rows of the types to the sums [T, H] of a region.
+  void add_types(Exec& ex, const Tensor& types, const Tensor& sums) const;
+  void types_backward(Exec& ex, const Tensor& types, const Tensor& d_sums) const;
   /// Adds the embeddings of Microbatch::positions, in evaluation, or those of all positions with a dropout.
   void add_positions(Exec& ex, const Microbatch& microbatch, const DropoutSite& dropout, const Tensor& y) const;
   void drop_out(Exec& ex, const Microbatch& microbatch, const DropoutSite& dropout, const Tensor& y) const;

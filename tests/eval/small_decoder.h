@@ -30,6 +30,7 @@ inline std::vector<model::ModelConfig> kinds(Index seq_len) {
   model::ModelConfig gpt2, post_norm, grouped = model::llama_defaults(), normed = model::llama_defaults();
   post_norm.norm_placement = nn::NormPlacement::post;
   post_norm.activation = nn::Activation::gelu_erf;
+  post_norm.token_types = 2;
   grouped.num_kv_heads = normed.num_kv_heads = 2;
   normed.qk_norm = nn::QkNorm::head;
   gpt2.tying = normed.tying = model::Tying::untied;

@@ -195,25 +195,33 @@ TEST(FiniteDifference, LinearLayers) {
   });
 }
 
-/// With or without a norm after the sum of both tables.
-void check_embedding(const std::optional<nn::NormSpec>& norm) {
-  with_solo_group([&norm](const comm::Group& group) {
+/// The types of the tokens of an embedding.
+enum class TokenTypes : std::uint8_t { none, zeros, given };
+
+/// With or without a norm after the sum of the tables.
+void check_embedding(const std::optional<nn::NormSpec>& norm, TokenTypes types = TokenTypes::none) {
+  with_solo_group([&norm, types](const comm::Group& group) {
     const nn::TensorParallel tp = support::whole_rows(group);
     const nn::VocabShard vocab = nn::vocab_shard(7, 10, group);
     std::vector<ParamSpec> specs = {nn::token_table("table", vocab, 4, 1),
                                     nn::replicated("position", {3, 4}, group, Init::normal, 1)};
+    if (types != TokenTypes::none) specs.push_back(nn::replicated("types", {3, 4}, group, Init::normal, 1));
     if (norm) nn::Norm::declare(specs, *norm, 4, tp);
     LayerParams layer(std::move(specs));
     const nn::VocabParallelEmbedding embedding(
         vocab, tp,
         {.table = layer.params.at("table"),
          .position = layer.params.find("position"),
+         .types = layer.params.find("types"),
          .dropout = {0.25, 5, 0},
          .norm = norm ? std::optional(nn::Norm(*norm, layer.params)) : std::nullopt});
     nn::VocabParallelEmbedding::Saved saved;
     SmallMicrobatch microbatch;
     std::int32_t ids[] = {0, 6, 2, 2, 6, 5};
-    const Tensor tokens(ids, {6}, DType::i32);
+    std::int32_t of_type[] = {0, 0, 2, 0, 2, 2};
+    const nn::VocabParallelEmbedding::Ids tokens{
+        .tokens = Tensor(ids, {6}, DType::i32),
+        .types = types == TokenTypes::given ? Tensor(of_type, {6}, DType::i32) : Tensor()};
     Exec ex;
     const Tensor y = ex.tensor({6, 4}, DType::f64), dy = support::random_tensor(ex, {6, 4}, 2);
     embedding.forward(ex, microbatch.get(), tokens, y, saved);
@@ -231,6 +239,12 @@ TEST(FiniteDifference, EmbeddingWithDropout) { check_embedding(std::nullopt); }
 TEST(FiniteDifference, EmbeddingWithANormAndDropout) {
   check_embedding(nn::NormSpec{"norm"});
   check_embedding(nn::NormSpec{"norm", 1e-5, nn::NormKind::rms});
+}
+
+TEST(FiniteDifference, EmbeddingWithTypes) {
+  check_embedding(std::nullopt, TokenTypes::zeros);
+  check_embedding(std::nullopt, TokenTypes::given);
+  check_embedding(nn::NormSpec{"norm"}, TokenTypes::given);
 }
 
 void check_head(const std::optional<nn::NormSpec>& norm) {

@@ -194,7 +194,8 @@ void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {},
   // 13 real ids: with tp 4 the last shard is padding only.
   const nn::VocabShard vocab = nn::vocab_shard(13, 20, group);
   std::vector<ParamSpec> specs = {nn::token_table("table", vocab, kHidden, 1),
-                                  nn::replicated("position", {kSeqLen, kHidden}, group, Init::normal, 1)};
+                                  nn::replicated("position", {kSeqLen, kHidden}, group, Init::normal, 1),
+                                  nn::replicated("types", {2, kHidden}, group, Init::normal, 1)};
   const nn::NormSpec norm{"norm"};
   nn::Norm::declare(specs, norm, kHidden, tp);
   LayerParams layer(std::move(specs));
@@ -204,13 +205,17 @@ void run_ends(const comm::Group& group, Gathered& out, const Cut& cut = {},
   const nn::VocabParallelEmbedding embedding(vocab, tp,
                                              {.table = layer.params.at("table"),
                                               .position = layer.params.find("position"),
+                                              .types = layer.params.find("types"),
                                               .dropout = {0.25, 5, 0},
                                               .norm = norm_of(nn::NormPlacement::post)});
   const nn::LmHead head(vocab, tp, norm_of(nn::NormPlacement::pre), layer.params.at("table"));
   nn::VocabParallelEmbedding::Saved embedded;
   SmallMicrobatch microbatch{.seq_len = kSeqLen};
   std::int32_t ids[kTokens] = {0, 12, 2, 7, 12, 5, 5, 1}, next[kTokens] = {12, 2, -1, 12, 5, 0, 1, 3};
-  const Tensor tokens(ids, {kTokens}, DType::i32), targets(next, {kTokens}, DType::i32);
+  std::int32_t types[kTokens] = {0, 0, 0, 1, 0, 1, 1, 1};
+  const nn::VocabParallelEmbedding::Ids tokens{.tokens = Tensor(ids, {kTokens}, DType::i32),
+                                               .types = Tensor(types, {kTokens}, DType::i32)};
+  const Tensor targets(next, {kTokens}, DType::i32);
   double sum = 0;
   const Tensor loss_sum(&sum, {1}, DType::f64);
   Exec ex;

@@ -4,7 +4,8 @@
 #include "tests/train/agreeing_runs.h"
 #include "tests/train/graph_ways.h"
 
-// Norms after residual sums, with one after the embeddings and GELU with the error function, on every grid.
+// BERT's blocks: norms after residual sums, with one after the embeddings, GELU with the error function, and a table of
+// types, on every grid.
 namespace megalith {
 namespace {
 
@@ -18,6 +19,7 @@ config::RunPlan post_norm_plan(const Grid& grid, const std::string& precision, I
   config::RunConfig c = support::small_config(grid, precision, steps);
   c.model.norm_placement = "post";
   c.model.activation = "gelu_erf";
+  c.model.token_types = 2;
   return config::resolve(c);
 }
 
@@ -61,6 +63,7 @@ TEST(PostNorm, HasANormAfterTheEmbeddingsAndNoneAtTheEnd) {
   const RunRecord& run = post_norm_on_one_rank("fp64");
   EXPECT_TRUE(run.parameters.tensors().contains("embedding.norm.weight"));
   EXPECT_TRUE(run.parameters.tensors().contains("embedding.norm.bias"));
+  EXPECT_EQ(run.parameters.at("embedding.type.weight").size(), 2u * 20);
   EXPECT_FALSE(run.parameters.tensors().contains("final_norm.weight"));
   EXPECT_LT(run.losses.back(), run.losses.front() - 0.2) << "it learns";
 }
