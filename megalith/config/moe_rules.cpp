@@ -184,6 +184,9 @@ void check_dispatcher(const RunPlan& plan, Problems& out) {
   const std::string instead = "; use moe.dispatcher = auto or all_to_all";
   out.require(plan.device == Device::cpu || plan.transfers == comm::Transport::copy_engines, "moe.dispatcher", "peer",
               "on GPUs ranks read each other's rows with parallel.transfers = copy_engines only" + instead);
+  out.require(plan.device == Device::cpu || plan.grid.pp == 1, "moe.dispatcher", "peer",
+              str("on GPUs it needs parallel.pp = 1, which is ", plan.grid.pp,
+                  ": a pipeline of ranks that read each other's rows may wait forever there", instead));
   const int ranks = model::exchanging_ranks(expert_setting(plan));
   out.require(ranks <= nn::kMaxPeers, "moe.dispatcher", "peer",
               str("at most ", nn::kMaxPeers, " ranks read each other's rows, parallel.ep = ", plan.grid.ep,
@@ -276,7 +279,7 @@ std::string why_no_iteration(const RunPlan& plan) {
   const nn::MoeConfig& moe = plan.model.moe;
   if (moe.has_experts() && !moe.replay.empty()) return "the host reads moe.replay in every pass";
   if (moe.capacity == nn::ExpertCapacity::pad) return "";
-  const std::string why = why_no_evaluation_graph(plan);
+  std::string why = why_no_evaluation_graph(plan);
   if (why.empty() || has_clones(plan)) return why;
   const bool sends = host_counts(plan.model, expert_setting(plan)) == model::HostCounts::rows_sent;
   return str(why, sends ? "; between rank threads moe.dispatcher = peer needs no such numbers" : "",

@@ -188,6 +188,10 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.dispatcher=peer", "device.type=cuda", "parallel.transfers=kernels"},
        {"moe.dispatcher = peer: on GPUs ranks read each other's rows with parallel.transfers = copy_engines only; use "
         "moe.dispatcher = auto or all_to_all"}},
+      {{"moe.dispatcher=peer", "device.type=cuda", "train.precision=bf16", "parallel.ep=2", "parallel.pp=2",
+        "parallel.ranks=4"},
+       {"moe.dispatcher = peer: on GPUs it needs parallel.pp = 1, which is 2: a pipeline of ranks that read each "
+        "other's rows may wait forever there; use moe.dispatcher = auto or all_to_all"}},
       {{"moe.dispatcher=peer", "moe.num_experts=16", "parallel.ep=16"},
        {"moe.dispatcher = peer: at most 8 ranks read each other's rows, parallel.ep = 16 and parallel.etp = 1 make it "
         "16"}},
