@@ -20,15 +20,15 @@ using Ints = std::vector<std::int32_t>;
 constexpr Index kLayerHidden = 4, kFfn = 6;
 
 /// Choices of all ranks [R, n, K].
-struct Routing {
+struct GivenRouting {
   Index ranks = 1, experts = 1, rows = 1, top_k = 1;
   Ints choices = {};
 };
 
 /// expert(rank, row, k)
-Routing routing_of(Index ranks, Index experts, Index rows, Index top_k,
-                   const std::function<Index(Index, Index, Index)>& expert) {
-  Routing of{ranks, experts, rows, top_k, {}};
+GivenRouting routing_of(Index ranks, Index experts, Index rows, Index top_k,
+                        const std::function<Index(Index, Index, Index)>& expert) {
+  GivenRouting of{ranks, experts, rows, top_k, {}};
   for (Index rank = 0; rank < ranks; ++rank) {
     for (Index row = 0; row < rows; ++row) {
       for (Index k = 0; k < top_k; ++k) of.choices.push_back(static_cast<std::int32_t>(expert(rank, row, k)));
@@ -76,7 +76,7 @@ std::vector<double> doubles_of(const Tensor& tensor) {
 /// One rank's experts, and the ways to them.
 class RankLayer {
  public:
-  RankLayer(comm::World& world, const Routing& routing, const LayerRun& run)
+  RankLayer(comm::World& world, const GivenRouting& routing, const LayerRun& run)
       : run_(run),
         solo_(world.group("solo", {world.rank()})),
         parallel_(support::whole_rows(solo_), world.all(), solo_, world.all()),
@@ -114,7 +114,8 @@ class RankLayer {
   }
 
   /// Forward and backward for these choices. All memory of the pass is full of NaN before.
-  void pass(const Routing& routing, ops::Write weight_grads, Index rank, LayerResults& results, std::mutex& mutex) {
+  void pass(const GivenRouting& routing, ops::Write weight_grads, Index rank, LayerResults& results,
+            std::mutex& mutex) {
     Exec ex;
     ex.poison_new_tensors();
     support::SmallMicrobatch microbatch;
@@ -170,7 +171,7 @@ class RankLayer {
   }
 
  private:
-  MoeSpec spec(const Routing& routing) const {
+  MoeSpec spec(const GivenRouting& routing) const {
     return {.config = {.num_experts = routing.experts,
                        .top_k = routing.top_k,
                        .ffn_hidden_size = kFfn,
@@ -178,7 +179,7 @@ class RankLayer {
                        .echo = run_.echo},
             .activation = Activation::swiglu};
   }
-  std::vector<ParamSpec> specs(const Routing& routing) const {
+  std::vector<ParamSpec> specs(const GivenRouting& routing) const {
     std::vector<ParamSpec> all;
     Experts::declare(all, "experts", spec(routing), {.hidden_size = kLayerHidden}, parallel_);
     return all;
@@ -199,7 +200,7 @@ class RankLayer {
 };
 
 /// A microbatch for each routing: the first one overwrites weight gradients. LayerResults of rows are those of each.
-std::vector<LayerResults> run_layer(const std::vector<Routing>& routings, const LayerRun& run) {
+std::vector<LayerResults> run_layer(const std::vector<GivenRouting>& routings, const LayerRun& run) {
   std::vector<LayerResults> all(routings.size());
   std::mutex mutex;
   comm::run_ranks(static_cast<int>(routings.front().ranks), [&](comm::World& world) {
@@ -234,7 +235,7 @@ std::vector<LayerRun> runs_with(Index slots, const LayerRun& run) {
 }
 
 /// Runs with clones have the results of those without, all of them the same weight gradients. Returns what was planned.
-LayerResults expect_same_results(const std::vector<Routing>& routings, Index slots) {
+LayerResults expect_same_results(const std::vector<GivenRouting>& routings, Index slots) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     for (const Numbers numbers : {Numbers::whole, Numbers::random}) {
       // In f32 the rounding of a row follows from the number of rows of its group (ops/grouped_matmul.h).
@@ -274,7 +275,7 @@ std::ptrdiff_t num_clones(const LayerResults& results) {
 }
 
 TEST(EchoLayer, AnExpertLeavesHomeWhole) {
-  const Routing half = routing_of(2, 4, 10, 1, [](Index, Index row, Index) { return row % 2; });
+  const GivenRouting half = routing_of(2, 4, 10, 1, [](Index, Index row, Index) { return row % 2; });
   const LayerResults results = expect_same_results({half}, 2);
   EXPECT_EQ(results.clones, (Ints{-1, -1, 1, -1}));
   EXPECT_EQ(results.load_after, (Ints{10, 10}));
@@ -287,14 +288,14 @@ TEST(EchoLayer, AnExpertHasThreeSlots) {
 }
 
 TEST(EchoLayer, NoSlotIsActive) {
-  const Routing even = routing_of(2, 4, 8, 2, [](Index, Index row, Index k) { return (row + 2 * k) % 4; });
+  const GivenRouting even = routing_of(2, 4, 8, 2, [](Index, Index row, Index k) { return (row + 2 * k) % 4; });
   EXPECT_EQ(num_clones(expect_same_results({even}, 3)), 0);
 }
 
 TEST(EchoLayer, FewerPairsThanRanksOrNone) {
-  const Routing two =
+  const GivenRouting two =
       routing_of(4, 8, 3, 2, [](Index rank, Index row, Index k) { return rank == 1 && row == 2 ? k : -1; });
-  const Routing none = routing_of(4, 8, 3, 2, [](Index, Index, Index) { return -1; });
+  const GivenRouting none = routing_of(4, 8, 3, 2, [](Index, Index, Index) { return -1; });
   EXPECT_EQ(expect_same_results({two}, 2).load_after, (Ints{2, 0, 0, 0}));
   EXPECT_EQ(expect_same_results({none}, 2).load_after, (Ints{0, 0, 0, 0}));
 }
@@ -306,14 +307,15 @@ TEST(EchoLayer, RoutingChangesBetweenMicrobatches) {
       return k == 0 ? expert : (expert + 1 + (rank + row) % 7) % 8;
     });
   };
-  const Routing even = routing_of(4, 8, 9, 2, [](Index rank, Index row, Index k) { return (rank + row + 4 * k) % 8; });
-  const Routing none = routing_of(4, 8, 9, 2, [](Index, Index, Index) { return -1; });
+  const GivenRouting even =
+      routing_of(4, 8, 9, 2, [](Index rank, Index row, Index k) { return (rank + row + 4 * k) % 8; });
+  const GivenRouting none = routing_of(4, 8, 9, 2, [](Index, Index, Index) { return -1; });
   expect_same_results({hot(0), even, hot(7), none, hot(3), hot(3), even, hot(0)}, 3);
 }
 
 TEST(EchoLayer, RandomRouting) {
   std::mt19937 random(9);
-  std::vector<Routing> routings;
+  std::vector<GivenRouting> routings;
   for (int i = 0; i < 6; ++i) {
     routings.push_back(routing_of(
         3, 9, 11, 2, [&](Index, Index, Index k) { return k + 2 * static_cast<Index>(random() % (1 + random() % 4)); }));

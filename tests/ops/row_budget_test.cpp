@@ -18,7 +18,7 @@ namespace {
 using Choices = std::vector<std::int32_t>;
 
 /// R ranks with n rows of K choices, of E experts, L on each rank.
-struct Sizes {
+struct BudgetSizes {
   Index ranks, rows, top_k, experts, local;
 };
 
@@ -28,12 +28,12 @@ Tensor i32_tensor(Exec& ex, const Shape& shape, const Choices& values) {
   return tensor;
 }
 
-Choices values_of(const Tensor& tensor) {
+Choices numbers_of(const Tensor& tensor) {
   const auto values = tensor.span<std::int32_t>();
   return {values.begin(), values.end()};
 }
 
-Choices random_choices(const Sizes& sizes, std::mt19937& random) {
+Choices random_choices(const BudgetSizes& sizes, std::mt19937& random) {
   Choices choices;
   for (Index row = 0; row < sizes.ranks * sizes.rows; ++row) {
     std::set<std::int32_t> of_row;
@@ -51,7 +51,7 @@ struct Limited {
   Choices choices;
   std::int64_t beyond = 0, most = 0;
 };
-Limited limited(const Sizes& sizes, Choices choices, Index room, Index rank) {
+Limited limited(const BudgetSizes& sizes, Choices choices, Index room, Index rank) {
   Limited want;
   for (Index home = 0; home < sizes.experts / sizes.local; ++home) {
     std::vector<std::pair<std::int32_t, std::size_t>> pairs;
@@ -72,7 +72,8 @@ Limited limited(const Sizes& sizes, Choices choices, Index room, Index rank) {
 
 TEST(LimitRows, TakesAwayWhatComesAfterTheRoomOfARank) {
   std::mt19937 random(7);
-  for (const Sizes& sizes : {Sizes{4, 6, 2, 8, 2}, Sizes{2, 5, 3, 6, 3}, Sizes{8, 3, 1, 8, 1}, Sizes{4, 4, 2, 4, 2}}) {
+  for (const BudgetSizes& sizes : {BudgetSizes{4, 6, 2, 8, 2}, BudgetSizes{2, 5, 3, 6, 3}, BudgetSizes{8, 3, 1, 8, 1},
+                                   BudgetSizes{4, 4, 2, 4, 2}}) {
     const Index worst = sizes.ranks * sizes.rows * std::min(sizes.top_k, sizes.local);
     for (Index room = 0; room <= worst; ++room) {
       const Choices choices = random_choices(sizes, random);
@@ -91,7 +92,7 @@ TEST(LimitRows, TakesAwayWhatComesAfterTheRoomOfARank) {
                         .room = room,
                         .rank = rank});
         const Limited want = limited(sizes, choices, room, rank);
-        EXPECT_EQ(values_of(experts), want.choices);
+        EXPECT_EQ(numbers_of(experts), want.choices);
         EXPECT_EQ(totals[0], 10 + want.beyond);
         EXPECT_EQ(totals[1], std::max<std::int64_t>(3, want.most));
         EXPECT_EQ(dropped.data<std::int64_t>()[0], 20 + want.beyond);
@@ -106,7 +107,7 @@ TEST(LimitRows, CountsNothingForReplicas) {
   overflow.data<std::int64_t>()[0] = overflow.data<std::int64_t>()[1] = 0;
   limit_rows(ex,
              {.experts = experts, .overflow = overflow, .num_experts = 2, .local_experts = 1, .room = 1, .rank = -1});
-  EXPECT_EQ(values_of(experts), (Choices{0, -1, -1, 1}));
+  EXPECT_EQ(numbers_of(experts), (Choices{0, -1, -1, 1}));
   EXPECT_EQ(overflow.data<std::int64_t>()[0], 0);
   EXPECT_EQ(overflow.data<std::int64_t>()[1], 3);
 }
@@ -134,7 +135,8 @@ TEST(RankCapacity, TheLeastFactorIsTheFirstWithRoom) {
 
 TEST(RowRounds, EveryExpertIsInOneRoundAndTheRowsOfARoundFit) {
   std::mt19937 random(3);
-  for (const Sizes& sizes : {Sizes{4, 6, 2, 8, 2}, Sizes{2, 5, 3, 6, 3}, Sizes{4, 8, 4, 16, 8}}) {
+  for (const BudgetSizes& sizes :
+       {BudgetSizes{4, 6, 2, 8, 2}, BudgetSizes{2, 5, 3, 6, 3}, BudgetSizes{4, 8, 4, 16, 8}}) {
     for (Index room = sizes.ranks * sizes.rows; room <= sizes.ranks * sizes.rows * 3; room += 5) {
       Exec ex;
       const Choices choices = random_choices(sizes, random);
@@ -150,7 +152,7 @@ TEST(RowRounds, EveryExpertIsInOneRoundAndTheRowsOfARoundFit) {
         choices_of_round(ex, {.experts = experts, .of_round = of_round, .round_of = round_of, .round = round});
         std::vector<Index> of_rank(static_cast<std::size_t>(sizes.experts / sizes.local));
         for (std::size_t pair = 0; pair < choices.size(); ++pair) {
-          const std::int32_t expert = values_of(of_round)[pair];
+          const std::int32_t expert = numbers_of(of_round)[pair];
           if (expert < 0) continue;
           EXPECT_EQ(sum[pair], -1) << "a pair is in one round";
           sum[pair] = expert;
@@ -167,17 +169,17 @@ TEST(RowRounds, ListsOfResultsNameEachPlaceOnce) {
   const Tensor experts = i32_tensor(ex, {3, 2}, {4, -1, 0, 2, -1, -1}), row_of = ex.tensor({3, 4}, DType::i32);
   std::ranges::fill(row_of.span<std::int32_t>(), -7);
   number_pairs(ex, experts, row_of);
-  EXPECT_EQ(values_of(row_of), (Choices{0, 1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1}));
+  EXPECT_EQ(numbers_of(row_of), (Choices{0, 1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1}));
   const Tensor places = i32_tensor(ex, {4, 2}, {1, 5, -1, -1, 0, 3, 2, 0});
   const PullTables pulls{.counts = i32_tensor(ex, {2}, {-7, -7}),
                          .sources = i32_tensor(ex, {4, 2}, Choices(8, -7)),
                          .begin = i32_tensor(ex, {5}, Choices(5, -7)),
                          .wants = i32_tensor(ex, {4}, Choices(4, -7))};
   pull_places(ex, places, pulls);
-  EXPECT_EQ(values_of(pulls.counts), (Choices{3, 3}));
-  EXPECT_EQ(values_of(pulls.sources), (Choices{1, 5, 0, 3, 2, 0, -7, -7}));
-  EXPECT_EQ(values_of(pulls.begin), (Choices{0, 1, 2, 3, -7}));
-  EXPECT_EQ(values_of(pulls.wants), (Choices{0, 2, 3, -7}));
+  EXPECT_EQ(numbers_of(pulls.counts), (Choices{3, 3}));
+  EXPECT_EQ(numbers_of(pulls.sources), (Choices{1, 5, 0, 3, 2, 0, -7, -7}));
+  EXPECT_EQ(numbers_of(pulls.begin), (Choices{0, 1, 2, 3, -7}));
+  EXPECT_EQ(numbers_of(pulls.wants), (Choices{0, 2, 3, -7}));
 }
 
 TEST(RowRounds, RefusesAnExpertThatFitsNoRound) {

@@ -11,13 +11,14 @@ namespace {
 using support::GraphWay;
 using support::MoeGrid;
 
-constexpr Index kSteps = 50, kSavedAt = 23;
+constexpr Index kGraphedSteps = 50, kGraphSavedAt = 23;
 
 /// The run, or the run in two halves with a checkpoint between.
-support::SavedRun trained(const config::RunPlan& plan, bool resumes) {
+support::SavedRun trained_and_saved(const config::RunPlan& plan, bool resumes) {
   const TempDir dir;
   support::SavedRun run;
-  for (const Index end : resumes ? std::vector<Index>{kSavedAt, kSteps} : std::vector<Index>{kSteps}) {
+  for (const Index end :
+       resumes ? std::vector<Index>{kGraphSavedAt, kGraphedSteps} : std::vector<Index>{kGraphedSteps}) {
     const auto begin = static_cast<Index>(run.losses.size());
     comm::run_ranks(plan.grid.world_size,
                     [&](comm::World& world) { support::train_saved(world, begin, end, plan, dir.path(), run); });
@@ -37,10 +38,10 @@ TEST_P(MoeGraphs, HaveTheBitsOfEagerSteps) {
     for (const char* precision : {"fp32", "bf16"}) {
       if (is_short && precision == std::string_view("bf16")) continue;
       SCOPED_TRACE(std::string(model.name) + " " + precision);
-      const config::RunPlan eager = config::resolve(support::moe_config(GetParam(), model, precision, kSteps));
-      const support::SavedRun want = trained(eager, false);
+      const config::RunPlan eager = config::resolve(support::moe_config(GetParam(), model, precision, kGraphedSteps));
+      const support::SavedRun want = trained_and_saved(eager, false);
       for (const GraphWay& way : {support::kPasses, support::kWholeSteps})
-        support::expect_same(trained(support::with_graphs(eager, way, 3), way.optimizer), want);
+        support::expect_same(trained_and_saved(support::with_graphs(eager, way, 3), way.optimizer), want);
     }
   }
 }
@@ -74,14 +75,14 @@ TEST_P(PeerMoeGraphs, HaveTheBitsOfEagerSteps) {
   for (const support::MoeModel& model : kRead) {
     const char* precision = is_wide ? "fp32" : "bf16";
     SCOPED_TRACE(std::string(model.name) + " " + precision);
-    config::RunConfig recipe = support::moe_config(grid, model, precision, kSteps);
+    config::RunConfig recipe = support::moe_config(grid, model, precision, kGraphedSteps);
     recipe.moe.dispatcher = "all_to_all";
-    const support::SavedRun want = trained(config::resolve(recipe), false);
+    const support::SavedRun want = trained_and_saved(config::resolve(recipe), false);
     recipe.moe.dispatcher = "peer";
     recipe.graphs.mode = "iteration";  // legal
     const config::RunPlan peers = config::resolve(recipe);
     const GraphWay& way = is_wide ? support::kPasses : support::kWholeSteps;
-    support::expect_same(trained(support::with_graphs(peers, way, 3), !is_wide), want);
+    support::expect_same(trained_and_saved(support::with_graphs(peers, way, 3), !is_wide), want);
     is_wide = !is_wide;
   }
 }
@@ -125,11 +126,11 @@ TEST_P(PaddedMoeGraphs, HaveTheBitsOfEagerStepsAlsoAcrossACheckpoint) {
   for (const support::MoeModel& model : kPadded) {
     for (const char* precision : {"fp32", "bf16"}) {
       SCOPED_TRACE(std::string(model.name) + " " + precision);
-      const config::RunPlan eager = config::resolve(support::moe_config(GetParam(), model, precision, kSteps));
-      const support::SavedRun want = trained(eager, false);
+      const config::RunPlan eager = config::resolve(support::moe_config(GetParam(), model, precision, kGraphedSteps));
+      const support::SavedRun want = trained_and_saved(eager, false);
       const bool is_wide = precision == std::string_view("fp32");
       const GraphWay& way = is_wide ? support::kPasses : support::kWholeSteps;
-      support::expect_same(trained(support::with_graphs(eager, way, 3), !is_wide), want);
+      support::expect_same(trained_and_saved(support::with_graphs(eager, way, 3), !is_wide), want);
     }
   }
 }
