@@ -151,13 +151,13 @@ std::string why_no_kernel(ops::GroupedKernelFit fit, const OpsRunner& bench, con
 
 /// Rows are numbered in 32 bits, also those that pad groups.
 void require_numbered_rows(const std::vector<Index>& sizes, Index alignment) {
-  constexpr Index kMost = std::numeric_limits<std::int32_t>::max();
+  constexpr Index kMaxRows = std::numeric_limits<std::int32_t>::max();
   Index rows = 0;
   for (const Index size : sizes) rows = round_up(rows + size, alignment);
-  if (rows > kMost)
+  if (rows > kMaxRows)
     throw ConfigError(str("--rows = ", std::accumulate(sizes.begin(), sizes.end(), Index{0}),
                           ": with each group padded to ", alignment, " rows there are ", rows, ": must be at most ",
-                          kMost, "; use fewer rows, or --backend loop"));
+                          kMaxRows, "; use fewer rows, or --backend loop"));
 }
 
 void run_grouped_bench(const GroupedBench& o) {

@@ -14,9 +14,9 @@ namespace megalith::apps {
 void bench_rows(const OpsBench& o) {
   if (o.top_k > o.experts) throw ConfigError(str("--top-k = ", o.top_k, ": must be at most --experts = ", o.experts));
   const Index pairs = o.tokens * o.top_k;
-  if (constexpr Index kMost = std::numeric_limits<std::int32_t>::max(); pairs > kMost)
-    throw ConfigError(str("--tokens = ", o.tokens, ": --tokens * --top-k must be at most ", kMost,
-                          "; with --top-k = ", o.top_k, " the most is ", kMost / o.top_k));
+  if (constexpr Index kMaxPairs = std::numeric_limits<std::int32_t>::max(); pairs > kMaxPairs)
+    throw ConfigError(str("--tokens = ", o.tokens, ": --tokens * --top-k must be at most ", kMaxPairs,
+                          "; with --top-k = ", o.top_k, " the most is ", kMaxPairs / o.top_k));
   OpsRunner bench(o);
   bench.measure_roofs();
   const DType wide = statistics_dtype(bench.dtype());

@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "megalith/ops/cuda/common.cuh"
+#include "megalith/ops/cuda/prefix_sums.cuh"
 #include "megalith/ops/echo_plan_kernels.h"
 
 // ECHO's planner in integers, with the bits of the CPU. Four launches, whatever the counts are, and one more for the
@@ -56,21 +56,6 @@ __global__ void __launch_bounds__(kWarp* kTotalRanks) echo_totals_kernel(const E
 }
 
 // ---- The slots ----
-
-/// The sum over the threads of the block up to this one.
-__device__ int sum_up_to(int value, int (&shared)[kMaxWarps]) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int below = __shfl_up_sync(kEchoLanes, value, static_cast<unsigned>(step));
-    if (lane >= step) value += below;
-  }
-  __syncthreads();  // the last use of `shared`
-  if (lane == kWarp - 1) shared[warp] = value;
-  __syncthreads();
-  for (int before = 0; before < warp; ++before) value += shared[before];
-  return value;
-}
 
 /// What the block that makes the slots shares.
 struct SlotMaker {
@@ -243,10 +228,10 @@ __device__ int for_moves(const Echo& echo, const SlotMaker& make, int begin, int
 /// EchoBalance::greedy: what experts spill and what ranks lack as intervals on one line, the largest first.
 __device__ void move_greedily(const Echo& echo, SlotMaker& make) {
   const int i = static_cast<int>(threadIdx.x);
-  const int up_to = sum_up_to(i < echo.experts ? make.spill[make.order[i]] : 0, make.sums);
+  const int up_to = sum_up_to_thread(i < echo.experts ? make.spill[make.order[i]] : 0, make.sums);
   if (i < echo.experts) make.up_to[i] = up_to;
   const int rank = i < echo.ranks ? make.spare_order[i] : 0, room = i < echo.ranks ? make.spare[rank] : 0;
-  const int room_up_to = sum_up_to(room, make.sums);  // its barriers also order up_to
+  const int room_up_to = sum_up_to_thread(room, make.sums);  // its barriers also order up_to
   const int begin = room_up_to - room, end = min(room_up_to, make.up_to[echo.experts - 1]);
   int dropped = 0, fitting = 0, moves = 0;
   if (i < echo.ranks) {
@@ -263,7 +248,7 @@ __device__ void move_greedily(const Echo& echo, SlotMaker& make) {
     if (echo.wanted != nullptr) echo.wanted[rank] = fitting;
   }
   if (echo.moves == nullptr) return;
-  const int first = sum_up_to(moves, make.sums) - moves;
+  const int first = sum_up_to_thread(moves, make.sums) - moves;
   if (i >= echo.ranks) return;
   for_moves(echo, make, begin, end, [&](int expert, int pairs, int move) {
     std::int32_t* const to = echo.moves + 3 * (first + move);
@@ -291,7 +276,7 @@ __device__ void begin_slots(const Echo& echo, SlotMaker& make) {
     for (int e = 0; e < local; ++e) load += make.total[i * local + e];
     make.load[i] = load;
   }
-  sum_up_to(load, make.sums);
+  sum_up_to_thread(load, make.sums);
   __syncthreads();
   int sum = 0;
   for (const int of_warp : make.sums) sum += of_warp;
@@ -413,7 +398,7 @@ __global__ void __launch_bounds__(kMaxRanks) echo_shares_kernel(const Echo echo)
     const int of_warp = __reduce_add_sync(kEchoLanes, part);
     if (source % kWarp == 0 && of_warp != 0) atomicAdd(&shared_of[place], of_warp);
   }
-  const int up_to = sum_up_to(available, sums);  // its barriers also order shared_of
+  const int up_to = sum_up_to_thread(available, sums);  // its barriers also order shared_of
   int before = 0, room = 0;
   place = 0;
   for (int k = echo.first[expert]; place <= own; k = echo.next[k], ++place) {

@@ -1,4 +1,5 @@
 #include "megalith/ops/cuda/common.cuh"
+#include "megalith/ops/cuda/prefix_sums.cuh"
 #include "megalith/ops/row_exchange_kernels.h"
 
 // A stable counting sort of the pairs of all ranks by (rank, expert), as build_rows() makes one, then a compaction of
@@ -109,18 +110,6 @@ __global__ void __launch_bounds__(kWarp) count_pairs_of_exchange_kernel(const Ex
     x.counts[Index{x.column(part.rank, e)} * x.parts + part.part] = counted[e];
 }
 
-/// The sum over the lanes up to this one.
-template <class V>
-__device__ V sum_up_to_lane(V value) {
-  const unsigned lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (unsigned step = 1; step < kWarp; step *= 2) {
-    const V below = __shfl_up_sync(kAllLanes, value, step);
-    if (lane >= step) value += below;
-  }
-  return value;
-}
-
 __global__ void __launch_bounds__(kScanWarps* kWarp) scan_parts_kernel(const Exchange x) {
   const int column = static_cast<int>(blockIdx.x * kScanWarps + threadIdx.x / kWarp);
   const int lane = static_cast<int>(threadIdx.x % kWarp);
@@ -133,18 +122,6 @@ __global__ void __launch_bounds__(kScanWarps* kWarp) scan_parts_kernel(const Exc
     total += __shfl_sync(kAllLanes, up_to, kWarp - 1);
   }
   if (lane == 0) x.first[column] = total;
-}
-
-/// The sum over the threads up to this one, of a block of kMaxThreads.
-__device__ int sum_up_to_thread(int value, int (&shared)[kMaxWarps]) {
-  const int lane = static_cast<int>(threadIdx.x % kWarp), warp = static_cast<int>(threadIdx.x / kWarp);
-  const int in_warp = sum_up_to_lane(value);
-  __syncthreads();  // the last use of `shared`
-  if (lane == kWarp - 1) shared[warp] = in_warp;
-  __syncthreads();
-  int below = 0;
-  for (int before = 0; before < warp; ++before) below += shared[before];
-  return below + in_warp;
 }
 
 /// An expert has rows from each rank, one rank after the other, then zeros up to the alignment. Each rank's first
