@@ -23,7 +23,7 @@ struct LayerLoads {
   Index layer = 0, microbatches = 0, num_plans = 0;
   std::array<double, kPlans> sum{}, worst{};  ///< of max/mean, by slots
   Index pairs = 0, moved = 0, clones = 0;     ///< with the slots of the request
-  Index most_sent = 0;                        ///< clones of one rank's experts in one microbatch
+  Index max_clones_per_rank = 0;              ///< clones of one rank's experts in one microbatch
   Index wanted = 0;                           ///< slots with which no microbatch drops more
   Index paying = 0;                           ///< clones above the break-even
 
@@ -49,7 +49,7 @@ void add_microbatch(const EchoCounts& counts, const EchoTraceRequest& request, L
     for (Index slot = 0; slot < plan.all_slots(); ++slot) {
       if (plan.src[static_cast<std::size_t>(slot)] < 0) continue;
       const Index of_home = ++sent[static_cast<std::size_t>(plan.home(slot))];
-      loads.most_sent = std::max(loads.most_sent, of_home);
+      loads.max_clones_per_rank = std::max(loads.max_clones_per_rank, of_home);
       if (request.costs.has_rates() && plan.cap[static_cast<std::size_t>(slot)] > request.costs.keep()) ++loads.paying;
     }
     loads.pairs += plan.pairs();
@@ -108,10 +108,10 @@ std::string load_table(const std::vector<LayerLoads>& all, Index slots_asked) {
 std::string clone_table(const std::vector<LayerLoads>& all, const EchoTraceRequest& request) {
   const EchoCosts& costs = request.costs;
   std::vector<std::vector<std::string>> rows = {
-      {"layer", "clones", "most of a rank", "pairs moved %", "pairs a clone", "slots that suffice", "pays"}};
+      {"layer", "clones", "max per rank", "pairs moved %", "pairs a clone", "slots that suffice", "pays"}};
   if (costs.has_bytes()) rows[0].insert(rows[0].end(), {"weights", "gradients"});
   for (const LayerLoads& loads : all) {
-    rows.push_back({str(loads.layer), decimal("%.2f", loads.clones_each()), str(loads.most_sent),
+    rows.push_back({str(loads.layer), decimal("%.2f", loads.clones_each()), str(loads.max_clones_per_rank),
                     decimal("%.2f", 100 * static_cast<double>(loads.moved) / static_cast<double>(loads.pairs)),
                     loads.clones == 0 ? "-" : decimal("%.0f", loads.pairs_of_clone()), str(loads.wanted),
                     verdict(loads, costs)});
@@ -160,7 +160,7 @@ std::string trace_json(const EchoTrace& trace, const EchoTraceRequest& request, 
          {"max_over_mean", mean},
          {"worst_max_over_mean", worst},
          {"clones", loads.clones},
-         {"most_clones_of_a_rank", loads.most_sent},
+         {"max_clones_per_rank", loads.max_clones_per_rank},
          {"pairs", loads.pairs},
          {"pairs_moved", loads.moved},
          {"slots_that_suffice", loads.wanted},
