@@ -205,6 +205,18 @@ void check_budget(const RunPlan& plan, Problems& out) {
 
 bool has_clones(const RunPlan& plan) { return plan.model.moe.echo.slots > 0 && plan.grid.ep > 1; }
 
+/// Why passes with clones cannot be captured; empty: they can.
+std::string why_host_reads_clones(const RunPlan& plan) {
+  const nn::EchoConfig& echo = plan.model.moe.echo;
+  if (echo.backend == nn::EchoBackend::host_sized)
+    return "with moe.echo.backend = host_sized the host reads how many clones go between ranks; use auto, peer or "
+           "collective";
+  // On CPUs a graph repeats the comparison; a GPU has no op for it.
+  if (plan.device == Device::cuda && echo.check_plan > 0)
+    return str("with moe.echo.check_plan = ", echo.check_plan, " the host of a GPU compares plans; set it to 0");
+  return "";
+}
+
 void check_echo(const RunPlan& plan, Problems& out) {
   const nn::MoeConfig& moe = plan.model.moe;
   const nn::EchoConfig& echo = moe.echo;
@@ -280,14 +292,14 @@ std::string why_no_iteration(const RunPlan& plan) {
   if (moe.has_experts() && !moe.replay.empty()) return "the host reads moe.replay in every pass";
   if (moe.capacity == nn::ExpertCapacity::pad) return "";
   std::string why = why_no_evaluation_graph(plan);
-  if (why.empty() || has_clones(plan)) return why;
-  const bool sends = host_counts(plan.model, expert_setting(plan)) == model::HostCounts::rows_sent;
+  const model::HostCounts counts = host_counts(plan.model, expert_setting(plan));
+  if (why.empty() || counts == model::HostCounts::none) return why;
+  const bool sends = counts == model::HostCounts::rows_sent;
   return str(why, sends ? "; between rank threads moe.dispatcher = peer needs no such numbers" : "",
-             "; moe.capacity = pad makes the sizes constants");
+             has_clones(plan) ? "" : "; moe.capacity = pad makes the sizes constants");
 }
 
 std::string why_no_evaluation_graph(const RunPlan& plan) {
-  if (has_clones(plan)) return "clones of experts are not built into graphs; set moe.echo.slots = 0";
   switch (host_counts(plan.model, expert_setting(plan))) {
     case model::HostCounts::rows_sent:
       return str("the host reads how many rows go between the ranks of parallel.ep = ", plan.grid.ep,
@@ -298,7 +310,7 @@ std::string why_no_evaluation_graph(const RunPlan& plan) {
     case model::HostCounts::none:
       break;
   }
-  return "";
+  return has_clones(plan) ? why_host_reads_clones(plan) : "";
 }
 
 std::string why_no_grouped_gemm(const RunPlan& plan) {

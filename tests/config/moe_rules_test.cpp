@@ -219,11 +219,22 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.echo.backend=pull"}, {"moe.echo.backend = pull", "peer"}},
       {{"moe.echo.weights=kept"}, {"moe.echo.weights = kept", "did you mean keep"}},
       {{"moe.echo.slot=2"}, {"moe.echo.slot = 2: no such key; did you mean moe.echo.slots?"}},
-      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=layers", "graphs.scopes=[\"attn\", \"moe_router\"]"},
+      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration"},
+       {"graphs.mode = iteration: the host reads how many rows go between the ranks of parallel.ep = 2",
+        "; between rank threads moe.dispatcher = peer needs no such numbers; or use graphs.mode = layers"}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration", "moe.dispatcher=peer",
+        "moe.echo.backend=host_sized"},
+       {"graphs.mode = iteration: with moe.echo.backend = host_sized the host reads how many clones go between ranks; "
+        "use auto, peer or collective; or use graphs.mode = layers"}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=layers", "moe.dispatcher=peer",
+        "moe.echo.backend=host_sized"},
+       {"(rule V9 of "}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration", "moe.dispatcher=peer", "device.type=cuda",
+        "train.precision=bf16", "moe.ffn_hidden_size=64", "moe.echo.check_plan=5"},
+       {"graphs.mode = iteration: with moe.echo.check_plan = 5 the host of a GPU compares plans; set it to 0"}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=layers", "graphs.scopes=[\"attn\", \"moe_router\"]",
+        "device.type=cuda", "moe.echo.check_plan=5"},
        {"(rule V13 of "}},
-      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration", "moe.dispatcher=peer"},
-       {"graphs.mode = iteration: clones of experts are not built into graphs; set moe.echo.slots = 0"}},
-      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=layers", "moe.dispatcher=peer"}, {"(rule V9 of "}},
       {{"moe.gemm=looped"}, {"moe.gemm = looped", "loop"}}};
   for (const BadInput& bad : all) {
     const std::string problem = problem_with(bad.settings);
@@ -353,6 +364,8 @@ TEST(MoeRecipe, WhatCanBeCapturedIsInTheScopes) {
   EXPECT_EQ(on_two({"moe.capacity=drop", "moe.capacity_factor=1"}), (capture::ScopeSet{attn, moe_router}));
   EXPECT_EQ(on_two({"moe.capacity=pad", "moe.capacity_factor=1"}), capture::ScopeSet{});
   EXPECT_EQ(on_two({"recompute.mode=full"}), capture::ScopeSet{attn});
+  EXPECT_EQ(on_two({"moe.echo.slots=2"}), (capture::ScopeSet{attn, moe_router, moe_preprocess}));
+  EXPECT_EQ(on_two({"moe.echo.slots=2", "moe.dispatcher=peer"}), capture::ScopeSet{});
   EXPECT_EQ(on_two({"moe.replay=FILE"}), capture::ScopeSet{attn});
   EXPECT_EQ(scopes({"moe.replay=FILE", "moe.pattern=dm"}), (capture::ScopeSet{attn, mlp}));
   EXPECT_EQ(scopes({"moe.pattern=dm", "graphs.scopes=mlp"}), capture::ScopeSet{mlp});

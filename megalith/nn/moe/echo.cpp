@@ -130,7 +130,6 @@ RoutedPairs Echo::plan(Exec& ex, const Microbatch& microbatch, const Tensor& cho
                         .num_experts = num_experts_,
                         .ranks = ranks,
                         .rank = group_.rank()});
-  if (transport_->needs_host_sizes()) set_host_sizes(ex, pass);
   return choices_of(pass);
 }
 
@@ -159,10 +158,10 @@ void Echo::compare_plans(Exec& ex, const Microbatch& microbatch, const EchoPass&
   comm::all_gather(ex, group_, pass.plan_.hash, hashes).wait(ex);  // in every step, as steps make the same calls
   const bool in_every_step = build::is_debug || microbatch.mode == Mode::evaluate;
   ex.run({.name = "compare_plans", .reads = {hashes, microbatch.step_state}, .writes = {}},
-         [hashes, group = group_, steps = in_every_step ? 1 : config_.check_plan, state = microbatch.step_state](
-             Exec& runs, Stream) {
+         [hashes, group = group_, steps = in_every_step ? 1 : config_.check_plan, state = microbatch.step_state,
+          site = ex.call_site()](Exec&, Stream) {
            const auto step = static_cast<Index>(reinterpret_cast<const StepState*>(state.raw())->step);
-           if (step % steps == 0) expect_one_plan(group, hashes.span<std::int64_t>(), runs.call_site());
+           if (step % steps == 0) expect_one_plan(group, hashes.span<std::int64_t>(), site);
          });
 }
 
@@ -190,11 +189,13 @@ void Echo::set_host_sizes(Exec& ex, EchoPass& pass) const {
 }
 
 void Echo::start_weights(Exec& ex, EchoPass& pass) const {
+  if (transport_->needs_host_sizes()) set_host_sizes(ex, pass);
   for (const ExpertMatrix matrix : kMatrices) start_weights(ex, matrix, pass);
 }
 
 void Echo::start_weights_again(Exec& ex, EchoPass& pass) const {
-  if (config_.weights == EchoWeights::redispatch) start_weights(ex, pass);
+  if (config_.weights == EchoWeights::keep) return;
+  for (const ExpertMatrix matrix : kMatrices) start_weights(ex, matrix, pass);
 }
 
 void Echo::start_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const {

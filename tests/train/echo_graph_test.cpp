@@ -1,0 +1,204 @@
+// Graphs of steps with clones of experts (docs/echo.md): the bits of eager steps.
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/config/moe_rules.h"
+
+#include "tests/comm/wrapped_world.h"
+#include "tests/train/graph_run.h"
+#include "tests/train/graph_ways.h"
+#include "tests/train/moe_run.h"
+#include "tests/train/recompute_modes.h"
+
+namespace megalith {
+namespace {
+
+using capture::Scope;
+using capture::ScopeSet;
+using support::GraphWay;
+using support::MoeGrid;
+
+constexpr Index kEchoGraphSteps = 7, kEchoWarmup = 2;
+
+/// Routers that load the first experts more, and choose other ones in each step.
+config::RunConfig echo_graph_config(const MoeGrid& grid, const char* weights, const char* backend,
+                                    const std::string& precision = "fp32") {
+  config::RunConfig c = support::moe_config(grid, {"", [](config::RunConfig& recipe) { recipe.moe.router_skew = 0.3; }},
+                                            precision, kEchoGraphSteps);
+  c.moe.dispatcher = "peer";
+  c.moe.echo = {.slots = 2, .min_pairs = 0, .check_plan = 1, .weights = weights, .backend = backend};
+  return c;
+}
+
+/// What a run leaves: losses, those of evaluations between the steps, clones, parameters.
+struct EchoGraphRun {
+  std::vector<double> losses, norms, evaluated;
+  std::vector<std::string> loads;  ///< of each step
+  support::Gathered parameters = {};
+  Index launches = 0;
+};
+
+EchoGraphRun run_with_echo(const config::RunPlan& plan) {
+  EchoGraphRun run;
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const support::HashedBatches source(plan.model.vocab_size);
+    for (Index step = 0; step < plan.train.steps; ++step) {
+      const train::StepReport report = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      const double evaluated = step % 2 == 1 ? engine.evaluate(source, 2 * plan.train.global_batch) : 0;
+      if (world.rank() != 0) continue;
+      run.losses.push_back(report.loss);
+      run.norms.push_back(report.grad_norm);
+      run.evaluated.push_back(evaluated);
+      run.loads.push_back(report.moe.json());
+    }
+    const bool is_whole = plan.graphs.mode == capture::GraphMode::iteration;
+    EXPECT_EQ(engine.train_graph().captured(), is_whole);
+    EXPECT_EQ(engine.eval_graph().captured(), is_whole);
+    engine.stage().gather_all_params(engine.exec());
+    put_params(run.parameters, engine.stage(), false);
+    if (world.rank() == 0) run.launches = engine.train_graph().launches().count();
+  });
+  return run;
+}
+
+void expect_same_echo_run(const EchoGraphRun& got, const EchoGraphRun& want) {
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_EQ(got.norms, want.norms);
+  EXPECT_EQ(got.evaluated, want.evaluated);
+  EXPECT_EQ(got.loads, want.loads);
+  EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
+}
+
+/// What makes these tests of routing that changes: the clones of no two steps are the same.
+void expect_changing_clones(const EchoGraphRun& run) {
+  EXPECT_EQ(std::set(run.loads.begin(), run.loads.end()).size(), run.loads.size());
+  for (const std::string& load : run.loads) EXPECT_THAT(load, ::testing::Not(::testing::HasSubstr("\"clones\":0,")));
+}
+
+/// ep 2 and 4; tp 2 with replicas and slices; stages, with chunks and a distributed optimizer.
+constexpr MoeGrid kEchoGraphGrids[] = {{2, 1, 1, 2, 1},
+                                       {4, 1, 1, 4, 1},
+                                       {4, 2, 1, 2, 2},
+                                       {4, 2, 1, 2, 1},
+                                       {4, 1, 2, 2, 1},
+                                       {4, 1, 2, 2, 1, 2},
+                                       {4, 1, 2, 2, 1, 2, nn::SequenceParallel::off, Sharding::optimizer}};
+
+class EchoGraphs : public ::testing::TestWithParam<MoeGrid> {};
+INSTANTIATE_TEST_SUITE_P(Grids, EchoGraphs, ::testing::ValuesIn(kEchoGraphGrids),
+                         [](const auto& test) { return test.param.name(); });
+
+/// Every grid takes each way to move clones and each kind of graph, in other pairs.
+TEST_P(EchoGraphs, HaveTheBitsOfEagerSteps) {
+  struct Way {
+    const char *weights, *backend;
+  };
+  std::size_t turn = GetParam().name().size();
+  for (const Way& each :
+       {Way{"keep", "auto"}, {"redispatch", "peer"}, {"keep", "collective"}, {"redispatch", "collective"}}) {
+    const char* precision = turn % 3 == 0 ? "bf16" : "fp32";
+    const GraphWay& way = turn++ % 2 == 0 ? support::kPasses : support::kWholeSteps;
+    SCOPED_TRACE(str(each.weights, ' ', each.backend, ' ', way.name, ' ', precision));
+    config::RunConfig recipe = echo_graph_config(GetParam(), each.weights, each.backend, precision);
+    recipe.graphs.mode = "iteration";  // legal
+    const config::RunPlan plan = config::resolve(recipe);
+    config::RunPlan eager = plan;
+    eager.graphs = {};
+    const EchoGraphRun want = run_with_echo(eager);
+    const EchoGraphRun got = run_with_echo(support::with_graphs(plan, way, kEchoWarmup));
+    expect_same_echo_run(got, want);
+    expect_changing_clones(want);
+    EXPECT_EQ(got.launches, kEchoGraphSteps - kEchoWarmup);
+  }
+}
+
+// A second pass in the graph takes the plan of the first one.
+TEST(EchoGraph, HasTheBitsOfEagerStepsWhereLayersAreRecomputed) {
+  for (const support::RecomputeWay& recompute : support::recompute_ways()) {
+    SCOPED_TRACE(recompute.name);
+    config::RunPlan plan = config::resolve(echo_graph_config({4, 1, 2, 2, 1, 2}, "redispatch", "auto"));
+    const EchoGraphRun want = run_with_echo(plan);
+    plan.recompute = recompute.config;
+    expect_same_echo_run(run_with_echo(support::with_graphs(plan, support::kWholeSteps, kEchoWarmup)), want);
+  }
+}
+
+// The first steps and evaluations from graphs are run again eagerly, op by op.
+TEST(EchoGraph, AgreesWithCheckedSteps) {
+  config::RunPlan plan = config::resolve(echo_graph_config({2, 1, 1, 2, 1}, "keep", "auto"));
+  const EchoGraphRun want = run_with_echo(plan);
+  plan = support::with_graphs(plan, support::kWholeSteps, kEchoWarmup);
+  plan.graphs.check = 2;
+  expect_same_echo_run(run_with_echo(plan), want);
+}
+
+// Graphs of layers end before clones move, or hold whole layers where the host reads nothing.
+TEST(EchoGraph, LayersHaveTheBitsOfEagerSteps) {
+  const ScopeSet scopes[] = {{Scope::moe_router}, {Scope::attn, Scope::moe_router, Scope::moe_preprocess}, {}};
+  for (const MoeGrid& grid : {MoeGrid{4, 1, 1, 4, 1}, MoeGrid{4, 1, 2, 2, 1, 2}, MoeGrid{4, 2, 1, 2, 2}}) {
+    for (const char* backend : {"peer", "collective", "host_sized"}) {
+      config::RunPlan plan = config::resolve(echo_graph_config(grid, "redispatch", backend));
+      const EchoGraphRun want = run_with_echo(plan);
+      for (const ScopeSet& set : scopes) {
+        if (capture::first_broken_rule(set, plan.run_facts())) continue;
+        for (const GraphWay& way : {support::kLayers, support::kLayersPerSlot}) {
+          SCOPED_TRACE(str(grid.name(), ' ', backend, ' ', text(set), ' ', way.name));
+          config::RunPlan graphs = support::with_graphs(plan, way, kEchoWarmup);
+          graphs.graphs.scopes = set;
+          expect_same_echo_run(run_with_echo(graphs), want);
+        }
+      }
+    }
+  }
+}
+
+/// Rank 1 sees other choices than the other ranks, from a call on.
+class MisreadingInGraphs final : public comm::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream stream) override {
+    const comm::Ticket ticket = inner().all_gather(call, in, out, stream);
+    if (name() == "etp-ep" && call.dtype == DType::i32 && world_rank() == 1 && gathers_++ >= kFirst) {
+      auto* const choices = static_cast<std::int32_t*>(out);
+      for (int i = 0; i < 16; ++i) choices[i] = 7;
+    }
+    return ticket;
+  }
+
+ private:
+  static constexpr int kFirst = 5 * 4 * 2;  ///< step 6, of 4 layers and 2 microbatches: two from the graph are equal
+  int gathers_ = 0;
+};
+
+// The comparison is an op of the graph, and names where its plan was made.
+TEST(EchoGraph, RanksWithAnotherPlanAreNamedInAStepFromTheGraph) {
+  config::RunPlan plan = config::resolve(echo_graph_config({4, 1, 1, 4, 1}, "keep", "auto"));
+  plan = support::with_graphs(plan, support::kPasses, kEchoWarmup);
+  Index steps = 0;
+  try {
+    comm::run_ranks(4, [&](comm::World& world) {
+      comm::WrappedWorld<MisreadingInGraphs> wrapped(world);
+      train::Engine engine(wrapped, plan);
+      engine.allocate();
+      const support::HashedBatches source(plan.model.vocab_size);
+      for (Index step = 0; step < plan.train.steps; ++step) {
+        engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+        if (world.rank() == 0) ++steps;
+      }
+    });
+    FAIL() << "nothing was thrown";
+  } catch (const CollectiveError& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::ContainsRegex("group etp-ep, chunk 0, microbatch 0, layer 0: the plan of clones differs on "
+                                         "ranks 1 \\("));
+  }
+  EXPECT_EQ(steps, 5);
+}
+
+}  // namespace
+}  // namespace megalith
