@@ -256,12 +256,14 @@ std::vector<Key> make_keys() {
        has_experts},
       {"moe.rank_capacity_factor",
        moe([](auto& c) -> auto& { return c.rank_capacity_factor; }),
-       words("the larger of 2 and `parallel.ep` / `top_k`, or `worst` if that is less"),
+       words("the larger of 2 and `parallel.ep` / `top_k`, or `worst` if that is less; with clones of experts less "
+             "([echo.md](echo.md#rows-of-a-rank))"),
        rank_capacity(),
        {warns, kDiffers, drops_rows},
        not_differ,
        "of `peer`: rows of experts that a rank has room for in training, over its even share; at least `parallel.ep` / "
-       "`top_k`, so that one expert fits. `worst`: as many as can come. Evaluation has room for all",
+       "`top_k`, so that one expert fits, and with clones at least 1. `worst`: as many as can come. Evaluation has "
+       "room for all",
        limits_rows},
       {"moe.overflow",
        moe([](auto& c) -> auto& { return c.overflow; }),

@@ -58,14 +58,10 @@ void derive_dispatcher(RunConfig& c) {
 /// Only ranks that read rows may have room for fewer than can come, on CPUs.
 void derive_budget(RunConfig& c, Problems& out) {
   RunConfig::Moe& m = c.moe;
-  const bool sends = m.dispatcher == "all_to_all", on_gpus = c.device.type.value_or("cpu") == "cuda",
-             clones = *m.echo.slots > 0;
+  const bool sends = m.dispatcher == "all_to_all", on_gpus = c.device.type.value_or("cpu") == "cuda";
   const auto refuse = [&](const char* key, const std::optional<std::string>& value) {
     if (!value || *value == "worst") return;
-    if (clones)
-      out.add(key, *value,
-              "is not built with moe.echo.slots, which has room for all rows that can come: remove the key");
-    else if (sends)
+    if (sends)
       out.add(key, *value,
               "is for ranks that read each other's rows, moe.dispatcher = peer; it is all_to_all, with room for all "
               "rows that can come: remove the key");
@@ -73,8 +69,8 @@ void derive_budget(RunConfig& c, Problems& out) {
       out.add(key, *value, "is built for CPUs; on GPUs there is room for all rows that can come: remove the key");
   };
   refuse("moe.rank_capacity_factor", m.rank_capacity_factor);
-  if (!clones) refuse("moe.overflow", m.overflow);  // nothing can overflow then
-  if (sends || on_gpus || clones) m.rank_capacity_factor = "worst";
+  refuse("moe.overflow", m.overflow);
+  if (sends || on_gpus) m.rank_capacity_factor = "worst";
   set_default(m.overflow, "rerun");
 }
 
@@ -195,15 +191,17 @@ void check_dispatcher(const RunPlan& plan, Problems& out) {
 
 void check_budget(const RunPlan& plan, Problems& out) {
   const nn::MoeConfig& moe = plan.model.moe;
-  const Index of_one = ceil_div(1000 * plan.grid.ep, moe.top_k);
-  if (moe.rank_capacity_factor.is_worst_case() || moe.rank_capacity_factor.thousandths >= of_one) return;
+  const BudgetFacts facts = budget_facts(plan);
+  const nn::RankCapacity least = least_rank_capacity(facts);
+  if (moe.rank_capacity_factor.is_worst_case() || moe.rank_capacity_factor.thousandths >= least.thousandths) return;
   out.add("moe.rank_capacity_factor", moe.rank_capacity_factor.text(),
-          str("must be at least parallel.ep / moe.top_k = ", plan.grid.ep, " / ", moe.top_k,
-              ", so that a rank has room for one expert that all tokens choose; the least is ",
-              nn::RankCapacity{of_one}.text()));
+          least.thousandths == 1000 && facts.has_clones()
+              ? std::string("must be at least 1: clones of experts give each rank its even share of rows or more")
+              : str("must be at least parallel.ep / moe.top_k = ", plan.grid.ep, " / ", moe.top_k,
+                    ", so that a rank has room for one expert that all tokens choose; the least is ", least.text()));
 }
 
-bool has_clones(const RunPlan& plan) { return plan.model.moe.echo.slots > 0 && plan.grid.ep > 1; }
+bool has_clones(const RunPlan& plan) { return budget_facts(plan).has_clones(); }
 
 /// Why passes with clones cannot be captured; empty: they can.
 std::string why_host_reads_clones(const RunPlan& plan) {
@@ -370,16 +368,51 @@ MoeRows moe_rows(const RunPlan& plan) {
   return {routed, of_slice * slices};
 }
 
-nn::RankCapacity usual_rank_capacity(Index num_experts, Index top_k, Index ep) {
-  const Index factor = std::max<Index>(2000, ceil_div(1000 * ep, top_k));
-  const Index worst = 1000 * ep * std::min(top_k, num_experts / ep);
-  return {factor * top_k < worst ? factor : 0};
+bool BudgetFacts::has_even_loads() const {
+  return has_clones() && echo.balance == ops::EchoBalance::exact && echo.slots >= num_experts / ep;
 }
 
-void derive_rank_capacity(RunConfig::Moe& m, const grid::ResolvedSizes& grid) {
+BudgetFacts budget_facts(const RunPlan& plan) {
+  const nn::MoeConfig& moe = plan.model.moe;
+  return {.num_experts = moe.num_experts,
+          .top_k = moe.top_k,
+          .ep = plan.grid.ep,
+          .pairs = plan.train.micro_batch * plan.model.seq_len / routed_shares(plan) * moe.top_k,
+          .echo = moe.echo};
+}
+
+nn::RankCapacity least_rank_capacity(const BudgetFacts& of) {
+  const Index of_one = ceil_div(1000 * of.ep, of.top_k);
+  if (!of.has_clones()) return {of_one};
+  return {of.has_even_loads() ? 1000 : std::max<Index>(1000, of_one)};
+}
+
+nn::RankCapacity usual_rank_capacity(const BudgetFacts& of) {
+  const Index least = least_rank_capacity(of).thousandths;
+  Index factor = of.has_even_loads() ? least : std::max<Index>(2000, least);
+  if (of.has_clones() && !of.has_even_loads()) {
+    // What is less than a clone's least part stays home.
+    const Index pairs = std::max<Index>(1, of.pairs);
+    const Index smallest = 1000 + ceil_div(1000 * std::min(of.echo.min_pairs, pairs), pairs);
+    factor = std::min(factor, std::max({Index{1250}, least, smallest}));
+  }
+  const Index columns = of.num_experts / of.ep + (of.has_clones() ? of.echo.slots : 0);
+  const Index worst = 1000 * of.ep * std::min(of.top_k, columns);
+  return {factor * of.top_k < worst ? factor : 0};
+}
+
+void derive_rank_capacity(RunConfig& c, const grid::ResolvedSizes& grid) {
+  RunConfig::Moe& m = c.moe;
   if (!m.num_experts || m.rank_capacity_factor) return;
-  const Index ep = std::max(1, grid.ep);
-  m.rank_capacity_factor = usual_rank_capacity(*m.num_experts, std::max<Index>(1, *m.top_k), ep).text();
+  const bool has_shares =
+      grid.tp > 1 && (c.parallel.sequence_parallel.value_or(false) || !grid::has_same_tensor_groups(grid));
+  const Index tokens = c.train.micro_batch.value_or(1) * c.model.seq_len.value_or(1) / (has_shares ? grid.tp : 1);
+  BudgetFacts of{.num_experts = *m.num_experts, .top_k = std::max<Index>(1, *m.top_k), .ep = std::max(1, grid.ep)};
+  of.pairs = tokens * of.top_k;
+  of.echo.slots = *m.echo.slots;
+  of.echo.min_pairs = *m.echo.min_pairs;
+  if (*m.echo.balance == "exact") of.echo.balance = ops::EchoBalance::exact;
+  m.rank_capacity_factor = usual_rank_capacity(of).text();
 }
 
 bool limits_rows(const RunPlan& plan) {

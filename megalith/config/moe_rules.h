@@ -6,10 +6,23 @@ namespace megalith::config {
 /// Sets what [moe] leaves out where there are experts; else reports its keys, parallel.ep and parallel.etp.
 void derive_moe(RunConfig& config, Problems& out);
 
-/// The larger of 2 and ep / K, or the worst case if that is not more.
-nn::RankCapacity usual_rank_capacity(Index num_experts, Index top_k, Index ep);
-/// Sets the rows that ranks of experts have room for, where no key does.
-void derive_rank_capacity(RunConfig::Moe& moe, const grid::ResolvedSizes& grid);
+/// What the rows of a rank of experts follow from.
+struct BudgetFacts {
+  Index num_experts = 0, top_k = 1, ep = 1;
+  Index pairs = 0;  ///< of token and expert, of a rank and microbatch
+  nn::EchoConfig echo = {};
+  bool has_clones() const { return echo.slots > 0 && ep > 1; }
+  /// Whether clones give every rank its even share of pairs, whatever the router chooses.
+  bool has_even_loads() const;
+};
+BudgetFacts budget_facts(const RunPlan& plan);
+/// The least legal factor: ep / K, so that one expert fits. With clones also at least 1, and 1 with even shares.
+nn::RankCapacity least_rank_capacity(const BudgetFacts& of);
+/// The larger of 2 and ep / K, or the worst case if that is not more. With clones that least factor, but at least 1.25
+/// and 1 + min_pairs / pairs where shares need not be even.
+nn::RankCapacity usual_rank_capacity(const BudgetFacts& of);
+/// Sets the rows that ranks of experts have room for, where no key does. Needs the keys of [train].
+void derive_rank_capacity(RunConfig& config, const grid::ResolvedSizes& grid);
 /// Whether ranks of experts may have room for fewer rows than can come.
 bool limits_rows(const RunPlan& plan);
 

@@ -175,11 +175,11 @@ RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
   set_default(c.data.tokenizer, plan.data.tokenizer);
   set_default(c.train.precision, default_precision(*c.device.type == "cuda" ? Device::cuda : Device::cpu));
   derive_grid(c, ranks, broken, plan, out);
-  derive_rank_capacity(c.moe, plan.grid);
   const VocabularySize vocabulary = derive_vocab_size(c, broken, count_ids, plan, out);
   const bool is_known = has_preset && derive_model(c, broken, plan, out) == ModelShape::known && vocabulary.is_known;
   const ModelShape shape = is_known ? ModelShape::known : ModelShape::unknown;
   derive_train(c, broken, plan, out);
+  derive_rank_capacity(c, plan.grid);
   if (shape == ModelShape::known) {
     for (const Key& key : keys()) check_bounds(key, c, broken, out);  // of derived values
   }

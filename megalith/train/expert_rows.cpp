@@ -28,8 +28,7 @@ config::RunPlan with_capacity(config::RunPlan plan) {
 std::string budget_text(const config::RunPlan& plan, const PlannedBytes& planned, Index now) {
   if (!config::limits_rows(plan)) return "";
   config::RunPlan limited = plan;
-  limited.model.moe.rank_capacity_factor =
-      config::usual_rank_capacity(plan.model.moe.num_experts, plan.model.moe.top_k, plan.grid.ep);
+  limited.model.moe.rank_capacity_factor = config::usual_rank_capacity(config::budget_facts(plan));
   const Index then = expert_rows_in(planned(limited));
   if (then >= now) return "";
   return str("moe.rank_capacity_factor = ", limited.model.moe.rank_capacity_factor.text(), " takes ", human_bytes(then),

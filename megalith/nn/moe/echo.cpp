@@ -75,16 +75,37 @@ Tensor EchoPass::weights(Exec& ex, ExpertMatrix matrix) {
 }
 
 Tensor EchoPass::grads(Exec& ex, ExpertMatrix matrix) {
+  if (rounds_) return of(matrix).grads;
   const Tensor of_experts = echo_->experts_.grads(matrix);
   return of(matrix).grads = ex.tensor(in_slots(of_experts, echo_->config_.slots), of_experts.dtype());
 }
 
 void EchoPass::grads_written(Exec& ex, ExpertMatrix matrix) {
+  if (rounds_) return;
   Slots& slots = of(matrix);
   echo_->transport_->start_grads(ex, as_rows(slots.grads), clones_, as_rows(echo_->experts_.grads(matrix)),
                                  slots.leaving);
   slots.leaves = true;
   if (!echo_->config_.overlap) echo_->finish_grads(ex, matrix, *this);
+}
+
+void EchoPass::begin_rounds(Exec& ex, Rounds rounds) {
+  for (const ExpertMatrix matrix : kMatrices) {
+    weights(ex, matrix);
+    if (rounds == Rounds::backward) grads(ex, matrix);
+  }
+  rounds_ = rounds;
+}
+
+void EchoPass::end_rounds(Exec& ex) {
+  const bool has_grads = *std::exchange(rounds_, std::nullopt) == Rounds::backward;
+  // What the loop reads in later rounds stays in its memory until here.
+  ex.run({.name = "end_echo_rounds",
+          .reads = {of(ExpertMatrix::up).weights, of(ExpertMatrix::down).weights},
+          .writes = {}},
+         [](Exec&, Stream) {});
+  if (!has_grads) return;
+  for (const ExpertMatrix matrix : {ExpertMatrix::down, ExpertMatrix::up}) grads_written(ex, matrix);
 }
 
 Echo::Echo(const MoeSpec& spec, const ExpertParallel& groups, const Experts& experts)

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <optional>
 
 #include "megalith/nn/moe/clone_transport.h"
 #include "megalith/nn/moe/dispatcher.h"
@@ -19,6 +20,8 @@ class EchoPass final : public ExpertClones {
   Tensor weights(Exec& ex, ExpertMatrix matrix) override;
   Tensor grads(Exec& ex, ExpertMatrix matrix) override;
   void grads_written(Exec& ex, ExpertMatrix matrix) override;
+  void begin_rounds(Exec& ex, Rounds rounds) override;
+  void end_rounds(Exec& ex) override;
   void take_host_memory(Device device);
   const ops::EchoPlan& plan() const { return plan_; }
 
@@ -37,6 +40,7 @@ class EchoPass final : public ExpertClones {
   PlannedClones clones_;
   HostNumbers src_on_host_;  ///< [R S]
   std::array<Slots, 2> slots_;
+  std::optional<Rounds> rounds_;  ///< under way
 };
 
 /// Clones of busy experts in slots of other ranks (docs/echo.md), for one layer. Every rank plans by itself from the

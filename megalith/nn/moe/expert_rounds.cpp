@@ -32,8 +32,11 @@ ExpertRounds::Saved ExpertRounds::make_saved() const {
 void ExpertRounds::preprocess(Exec& ex, const RoutedPairs& routed, Saved& saved) const {
   const comm::Group& group = experts_.dispatch();
   const Index rows = routed.experts.dim(0), pairs = routed.experts.numel();
-  saved.all = ex.tensor({group.size(), rows, sizes_.top_k}, DType::i32);
-  comm::all_gather(ex, group, routed.experts.reshaped({1, rows, sizes_.top_k}), saved.all).wait(ex);
+  saved.all = routed.of_all;
+  if (!saved.all) {
+    saved.all = ex.tensor({group.size(), rows, sizes_.top_k}, DType::i32);
+    comm::all_gather(ex, group, routed.experts.reshaped({1, rows, sizes_.top_k}), saved.all).wait(ex);
+  }
   saved.row_of = ex.tensor({rows, sizes_.top_k * slices()}, DType::i32);
   ops::number_pairs(ex, routed.experts, saved.row_of);
   saved.plan.ranks = ranks_;
@@ -118,11 +121,14 @@ void ExpertRounds::give_back(Exec& ex, const Tensor& of_experts, const Tensor& o
 void ExpertRounds::forward(Exec& ex, const Tensor& x, const Experts& experts, Experts::Saved& of_experts,
                            Saved& saved) const {
   saved.results = ex.tensor({saved.row_of.numel(), x.dim(1)}, x.dtype());
+  ExpertClones* const clones = of_experts.clones;
+  if (clones != nullptr) clones->begin_rounds(ex, ExpertClones::Rounds::forward);
   for_rounds(ex, saved, [&](const ExpertRange& range) {
     const ExpertRows in{pulled(ex, x, saved.plan.rows), saved.plan.groups};
     give_back(ex, experts.forward(ex, in, of_experts, range), saved.results, saved);
   });
   end_rounds(ex, x, saved.all, saved.results, saved.row_of);
+  if (clones != nullptr) clones->end_rounds(ex);
 }
 
 void ExpertRounds::combine(Exec& ex, const Tensor& weights, const Tensor& y, Saved& saved) const {
@@ -135,6 +141,8 @@ void ExpertRounds::backward(Exec& ex, const Backward& in, const Experts& experts
   const Index pairs = saved.row_of.numel();
   saved.grads = {ex.tensor({pairs, in.dy.dim(1)}, in.dy.dtype()), ex.tensor({pairs, 1}, in.weights.dtype())};
   const Tensor weights = in.weights.reshaped({in.weights.numel(), 1});
+  ExpertClones* const clones = of_experts.clones;
+  if (clones != nullptr) clones->begin_rounds(ex, ExpertClones::Rounds::backward);
   for_rounds(ex, saved, [&](const ExpertRange& range) {
     const RowGrads dy{pulled(ex, in.dy, saved.plan.rows), pulled(ex, weights, saved.plan.pairs)};
     const Tensor rows = pulled(ex, in.x, saved.plan.rows);
@@ -144,6 +152,7 @@ void ExpertRounds::backward(Exec& ex, const Backward& in, const Experts& experts
     give_back(ex, d_rows.weights, saved.grads.weights, saved);
   });
   end_rounds(ex, in.x, in.dy, in.weights, saved.all);
+  if (clones != nullptr) clones->end_rounds(ex);
   experts.sum_grad_squares(ex);
 }
 

@@ -10,8 +10,9 @@ namespace megalith::nn {
 /// some experts of every rank at a time, in buffers that are too small for all rows. Every expert is in one round, with
 /// all of its rows, and a source keeps the result of each pair until it has all of them. So the bits are those of one
 /// exchange with room for all rows. Backward fetches rows once more and repeats the first GEMM, round by round.
-/// The number of rounds is data, so a pass in rounds is no part of a graph: its ops run in a loop (Exec::go_back), and
-/// the host reads the choices. Built for CPUs.
+/// With ECHO (moe/echo.h) a rank's slots are experts here, each in one round; weights of clones are here before the
+/// first round, and their gradients go home after the last. The number of rounds is data, so a pass in rounds is no
+/// part of a graph: its ops run in a loop (Exec::go_back), and the host reads the choices. Built for CPUs.
 /// Communication: of PeerDispatcher, and in backward another gather_rows of H; each once a round. Memory: the choices
 /// of all, and for a moment the budget's rows, and n K P rows of results.
 class ExpertRounds {

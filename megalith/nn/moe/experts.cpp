@@ -36,6 +36,12 @@ ParamSpec expert_weight(std::string name, const Shape& shape, int axis, const Ex
   return spec;
 }
 
+/// The groups of `range` among `count` ones from `first` on, counted from there.
+ExpertRange part_of(const ExpertRange& range, Index first, Index count) {
+  const Index begin = std::max(range.first, first), end = std::min(range.first + range.count, first + count);
+  return end > begin ? ExpertRange{begin - first, end - begin} : ExpertRange{};
+}
+
 /// At least one: for a range of none the first expert stands.
 Tensor weights_in(const Tensor& weights, const ExpertRange& range) {
   return as_matrices(weights).rows(range.first, std::max<Index>(1, range.count));
@@ -50,9 +56,11 @@ ops::GroupRows groups_in(ops::GroupRows groups, const ExpertRange& range) {
   return groups;
 }
 
-ops::GroupRows part_of(const ops::GroupRows& groups, Index first, Index count) {
+/// The same of the groups from `first` on. The host reads none of them.
+ops::GroupRows groups_from(const ops::GroupRows& groups, Index first, const ExpertRange& range) {
+  const Index begin = first + range.first, count = std::max<Index>(1, range.count);
   return {
-      .begin = groups.begin.rows(first, count), .rows = groups.rows.rows(first, count), .alignment = groups.alignment};
+      .begin = groups.begin.rows(begin, count), .rows = groups.rows.rows(begin, count), .alignment = groups.alignment};
 }
 
 }  // namespace
@@ -82,8 +90,9 @@ void Experts::for_own_and_clones(Exec& ex, ExpertMatrix matrix, const Saved& sav
                                  const Run& run) const {
   if (saved.clones == nullptr) return run(weights_in(param(matrix).value, range), groups_in(saved.groups, range));
   const Index local = up_.value.dim(0), slots = saved.groups.count() - local;
-  run(weights(matrix), part_of(saved.groups, 0, local));
-  run(saved.clones->weights(ex, matrix), part_of(saved.groups, local, slots));
+  const ExpertRange own = part_of(range, 0, local), of_clones = part_of(range, local, slots);
+  run(weights_in(param(matrix).value, own), groups_from(saved.groups, 0, own));
+  run(weights_in(saved.clones->weights(ex, matrix), of_clones), groups_from(saved.groups, local, of_clones));
 }
 
 Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const {
@@ -103,8 +112,9 @@ Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved, const Expe
 
 RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads,
                            Saved& saved) const {
-  if (recomputes_first_gemm_) return backward_again(ex, in, dy, weight_grads, saved, all());
-  return gradients(ex, in, dy, weight_grads, saved, all());
+  const ExpertRange range = all(saved.groups);
+  if (recomputes_first_gemm_) return backward_again(ex, in, dy, weight_grads, saved, range);
+  return gradients(ex, in, dy, weight_grads, saved, range);
 }
 
 RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
@@ -113,8 +123,7 @@ RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy,
   for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
     ops::grouped_matmul(ex, {.x = in, .w = w, .y = saved.up, .groups = groups});
   });
-  // Without rows nothing is added to the gradients of the expert that stands for none.
-  return gradients(ex, in, dy, range.count == 0 ? ops::Write::accumulate : weight_grads, saved, range);
+  return gradients(ex, in, dy, weight_grads, saved, range);
 }
 
 void Experts::sum_grad_squares(Exec& ex) const {
@@ -148,23 +157,29 @@ RowGrads Experts::gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops:
 
 void Experts::add_weight_grads(Exec& ex, ExpertMatrix matrix, const RowFactors& rows, const Saved& saved,
                                const ExpertRange& range) const {
+  // Without rows nothing is added to the gradients of the expert, or clone, that stands for none.
+  const auto write_in = [](const ExpertRange& part, ops::Write write) {
+    return part.count == 0 ? ops::Write::accumulate : write;
+  };
   const Index local = up_.value.dim(0);
-  const bool is_whole = range.count == local;  // else sum_grad_squares() comes after all parts
+  const ExpertRange own = part_of(range, 0, local);
+  const bool is_whole = own.count == local;  // else sum_grad_squares() comes after all parts
   ops::GroupedWeightGrad args{.dy = rows.dy,
                               .x = rows.x,
-                              .dw = weights_in(param(matrix).grad, range),
+                              .dw = weights_in(param(matrix).grad, own),
                               .groups = {},
-                              .write = rows.write,
+                              .write = write_in(own, rows.write),
                               .squares = is_whole ? param(matrix).grad_squares : Tensor()};
   if (saved.clones == nullptr) {
-    args.groups = groups_in(saved.groups, range);
+    args.groups = groups_in(saved.groups, own);
     return ops::grouped_matmul_weight_grad(ex, args);
   }
-  args.groups = part_of(saved.groups, 0, local);
+  args.groups = groups_from(saved.groups, 0, own);
   ops::grouped_matmul_weight_grad(ex, args);
-  args.groups = part_of(saved.groups, local, saved.groups.count() - local);
-  args.dw = saved.clones->grads(ex, matrix);
-  args.write = ops::Write::overwrite;
+  const ExpertRange of_clones = part_of(range, local, saved.groups.count() - local);
+  args.groups = groups_from(saved.groups, local, of_clones);
+  args.dw = weights_in(saved.clones->grads(ex, matrix), of_clones);
+  args.write = write_in(of_clones, ops::Write::overwrite);
   args.squares = {};
   ops::grouped_matmul_weight_grad(ex, args);
   saved.clones->grads_written(ex, matrix);

@@ -8,8 +8,8 @@
 
 namespace megalith::nn {
 
-/// Neighbouring experts of a rank. With count 0 products run for the first expert, which has no rows, and change
-/// nothing.
+/// Neighbouring groups of rows of a rank: of its experts, then of its clones. Where none of either kind is in it,
+/// products run for the first of that kind, which has no rows, and change nothing.
 struct ExpertRange {
   Index first = 0, count = 0;
 };
@@ -20,6 +20,7 @@ enum class ExpertMatrix : std::uint8_t { up, down };
 /// experts. Matrices are [S, N, K], a rank's slots.
 class ExpertClones {
  public:
+  enum class Rounds : std::uint8_t { forward, backward };
   virtual ~ExpertClones() = default;
   /// Waits until they are here.
   virtual Tensor weights(Exec& ex, ExpertMatrix matrix) = 0;
@@ -27,6 +28,10 @@ class ExpertClones {
   virtual Tensor grads(Exec& ex, ExpertMatrix matrix) = 0;
   /// They are written, as are the gradients of this rank's experts to which those of clones are added.
   virtual void grads_written(Exec& ex, ExpertMatrix matrix) = 0;
+  /// Until end_rounds() products of some groups at a time are repeated: all of the above that is an op is here, or
+  /// waits for the end.
+  virtual void begin_rounds(Exec& ex, Rounds rounds) = 0;
+  virtual void end_rounds(Exec& ex) = 0;
 };
 
 /// The experts of a rank: E/ep of them, of each the slice of F/etp units. up(x), activation, down, by grouped GEMMs
@@ -47,13 +52,13 @@ class Experts {
   Experts(const std::string& name, const SublayerOptions& options, ParamSet& params);
 
   /// in.rows -> the results [M, H] of this rank's slices, not weighted.
-  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved) const { return forward(ex, in, saved, all()); }
-  /// For the rows of these experts only.
+  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved) const { return forward(ex, in, saved, all(in.groups)); }
+  /// For the rows of these groups only.
   Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const;
   /// dy: the gradient of the weighted results' sums, unweighted. Adds to the weights' gradients. Returns the gradients
   /// of in.rows, and of this rank's slices those of the weights of rows.
   RowGrads backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved) const;
-  /// The same for the rows of these experts only. `up` was not kept; saved.groups are those of `in`.
+  /// The same for the rows of these groups only. `up` was not kept; saved.groups are those of `in`.
   RowGrads backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                           const ExpertRange& range) const;
   /// The squares of the weights' gradients, after the last part of them.
@@ -64,7 +69,7 @@ class Experts {
   Tensor grads(ExpertMatrix matrix) const;
 
  private:
-  ExpertRange all() const { return {0, up_.value.dim(0)}; }
+  static ExpertRange all(const ops::GroupRows& groups) { return {0, groups.count()}; }
   /// From saved.up, which d_up takes the place of.
   RowGrads gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                      const ExpertRange& range) const;
@@ -73,7 +78,7 @@ class Experts {
     Tensor dy, x;
     ops::Write write;
   };
-  /// run(weights, groups) for these of the rank's experts, and for the clones on it.
+  /// run(weights, groups) for those of the rank's experts in `range`, and of the clones on it.
   template <class Run>
   void for_own_and_clones(Exec& ex, ExpertMatrix matrix, const Saved& saved, const ExpertRange& range,
                           const Run& run) const;

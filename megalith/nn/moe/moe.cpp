@@ -90,6 +90,7 @@ Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& op
   dispatcher_ = make_dispatcher(spec, options, this->groups(), columns);
   if (may_lack_rows(spec, *groups.experts)) {
     DispatchSizes sizes = dispatch_sizes(spec);
+    sizes.num_experts = columns;
     sizes.alignment = options.group_alignment;
     sizes.rank_capacity = spec.config.rank_capacity_factor;
     rounds_.emplace(*groups.experts, sizes);
@@ -143,8 +144,8 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       ex.owned_by(kRowsOwner, [&] { dispatcher_->permute(ex, saved.routed, *saved.dispatcher); });
       break;
     case ForwardStage::dispatch:
-      if (in_rounds(microbatch)) break;
       if (echo_) echo_->start_weights(ex, *saved.echo);
+      if (in_rounds(microbatch)) break;
       ex.owned_by(kRowsOwner, [&] { saved.rows = dispatcher_->dispatch(ex, *saved.dispatcher); });
       break;
     case ForwardStage::experts:
@@ -201,8 +202,8 @@ InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardSta
       saved.dy = grads.dy.grad;
       break;
     case BackwardStage::combine:
-      if (in_rounds(microbatch)) break;
       if (echo_) echo_->start_weights_again(ex, *saved.echo);
+      if (in_rounds(microbatch)) break;
       dispatcher_->combine_backward(ex, groups().own_rows(saved.dy), saved.router.weights, *saved.dispatcher);
       break;
     case BackwardStage::experts:
