@@ -293,10 +293,11 @@ std::vector<Key> make_keys() {
        "takes "
        "no `min_pairs`)",
        has_echo},
-      {"moe.echo.weights", moe([](auto& c) -> auto& { return c.echo.weights; }), words("`keep`"),
+      {"moe.echo.weights", moe([](auto& c) -> auto& { return c.echo.weights; }), words("`auto`"),
        one_of(kNamesOf<nn::EchoWeights>), may_change, not_differ,
        "weights of clones for the backward pass: slots of each layer and microbatch in flight keep them, or all layers "
-       "share the slots, and the weights are sent again (`redispatch`). The results are the same",
+       "share the slots, and the weights are sent again (`redispatch`). `auto`: `keep`, but on CPUs `redispatch` where "
+       "the hosts of a run have too little memory for it. The results are the same",
        has_echo},
       {"moe.echo.backend", moe([](auto& c) -> auto& { return c.echo.backend; }), words("`auto`"),
        one_of(kNamesOf<nn::EchoBackend>), may_change, not_differ,

@@ -79,7 +79,7 @@ void derive_echo(RunConfig::Moe::Echo& echo) {
   set_default(echo.slots, defaults.slots);
   set_default(echo.balance, "greedy");
   set_default(echo.min_pairs, *echo.balance == "exact" ? 0 : defaults.min_pairs);
-  set_default(echo.weights, "keep");
+  set_default(echo.weights, "auto");
   set_default(echo.backend, "auto");
   set_default(echo.overlap, defaults.overlap);
   set_default(echo.check_plan, defaults.check_plan);

@@ -8,6 +8,7 @@
 #include "megalith/base/text.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/train/attention_facts.h"
+#include "megalith/train/clone_memory.h"
 #include "megalith/train/expert_rows.h"
 
 namespace megalith::train {
@@ -45,7 +46,9 @@ void require_gpu_memory(comm::World& world, const config::RunPlan& plan, const B
     return std::ranges::none_of(comm::gather_values(world.all(), with_less), lacks_memory);
   };
   const std::string recompute = recompute_that_fits(plan, bytes, planned, fits);
-  require_gpu_memory(ranks, plan, recompute + expert_rows_advice(plan, to_take, planned, mine.needed - mine.left));
+  const std::string clones = clone_weights_advice(plan, bytes, planned);
+  require_gpu_memory(ranks, plan,
+                     recompute + clones + expert_rows_advice(plan, to_take, planned, mine.needed - mine.left));
 }
 
 }  // namespace megalith::train

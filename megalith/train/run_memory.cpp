@@ -8,6 +8,7 @@
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
+#include "megalith/train/clone_memory.h"
 #include "megalith/train/expert_rows.h"
 #include "megalith/train/gpu_memory.h"
 #include "megalith/train/host_memory.h"
@@ -111,7 +112,8 @@ void RunMemory::require_host_memory() const {
   const auto planned = [this](const config::RunPlan& other) { return planned_bytes(other); };
   const std::string recompute = recompute_that_fits(plan_, bytes, planned, fits);
   const Index missing = fits(expert_rows_in(bytes)) ? 0 : std::numeric_limits<Index>::max();
-  throw IoError(lack(0, recompute + expert_rows_advice(plan_, bytes, planned, missing)));
+  const std::string clones = clone_weights_advice(plan_, bytes, planned);
+  throw IoError(lack(0, recompute + clones + expert_rows_advice(plan_, bytes, planned, missing)));
 }
 
 void RunMemory::start() {

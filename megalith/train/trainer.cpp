@@ -13,6 +13,7 @@
 #include "megalith/base/text.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/train/attention_facts.h"
+#include "megalith/train/clone_memory.h"
 #include "megalith/train/gemm_cache.h"
 #include "megalith/train/graph_reports.h"
 #include "megalith/train/router_trace.h"
@@ -32,7 +33,8 @@ class Run {
         inputs_(inputs),
         plan_(inputs.plan),
         fs_(fs),
-        engine_(world, inputs.plan),
+        fitted_(with_clone_weights(world, inputs.plan)),
+        engine_(world, fitted_),
         saver_(engine_, inputs.plan, inputs.identity, fs, checkpoint_folder(inputs.plan, inputs.out)),
         train_batches_(inputs.data.train, inputs.plan.train.seed),
         log_(world, inputs.plan, inputs.screen),
@@ -115,6 +117,9 @@ class Run {
                         ? str(", ", team_size(), team_size() == 1 ? " thread each" : " threads each")
                         : std::string()));
       log_.note(str("memory of rank 0: ", owners_text(engine_.taken_bytes())));
+      if (m.moe.echo.weights == nn::EchoWeights::automatic &&
+          fitted_.model.moe.echo.weights == nn::EchoWeights::redispatch)
+        log_.note("moe.echo.weights = redispatch, as the hosts have too little memory to keep the weights of clones");
       if (const std::string reason = own_attention_reason(plan_); !reason.empty())
         log_.note("attention by megalith's own kernel, slower than the library's: " + reason);
       if (const std::string refusal = refused_attention(plan_); !refusal.empty())
@@ -289,6 +294,7 @@ class Run {
   const TrainInputs& inputs_;
   const config::RunPlan& plan_;
   io::Fs& fs_;
+  config::RunPlan fitted_;  ///< the plan, with what follows from the memory of the hosts
   Engine engine_;
   Saver saver_;
   TrainBatches train_batches_;

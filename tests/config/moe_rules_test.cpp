@@ -75,7 +75,7 @@ TEST(MoeRecipe, EchoHasATableOfItsOwn) {
     EXPECT_EQ(echo.slots, 3);
     EXPECT_EQ(echo.min_pairs, 1024);
     EXPECT_EQ(echo.balance, ops::EchoBalance::greedy);
-    EXPECT_EQ(echo.weights, nn::EchoWeights::keep);
+    EXPECT_EQ(echo.weights, nn::EchoWeights::automatic);
     EXPECT_EQ(echo.backend, nn::EchoBackend::automatic);
     EXPECT_TRUE(echo.overlap);
     EXPECT_EQ(echo.check_plan, 0);

@@ -215,7 +215,7 @@ void Echo::start_weights(Exec& ex, EchoPass& pass) const {
 }
 
 void Echo::start_weights_again(Exec& ex, EchoPass& pass) const {
-  if (config_.weights == EchoWeights::keep) return;
+  if (config_.weights != EchoWeights::redispatch) return;
   for (const ExpertMatrix matrix : kMatrices) start_weights(ex, matrix, pass);
 }
 

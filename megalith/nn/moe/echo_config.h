@@ -10,9 +10,10 @@ namespace megalith::nn {
 inline constexpr std::array<std::string_view, 2> kEchoBalanceNames = {"greedy", "exact"};
 
 /// Where backward has the weights of clones from: slots of each layer and microbatch in flight keep them, or all layers
-/// share slots, and the weights are sent again.
-enum class EchoWeights : std::uint8_t { keep, redispatch };
-inline constexpr std::array<std::string_view, 2> kEchoWeightsNames = {"keep", "redispatch"};
+/// share slots, and the weights are sent again. Automatic: a run chooses when it begins (train/clone_memory.h); layers
+/// keep them.
+enum class EchoWeights : std::uint8_t { automatic, keep, redispatch };
+inline constexpr std::array<std::string_view, 3> kEchoWeightsNames = {"auto", "keep", "redispatch"};
 
 /// How weights and gradients of clones move: ranks read each other's rows (peer); all slots are summed over the ranks,
 /// and gradients of all slots gathered (collective); rows are sent, whose numbers the host knows (host_sized). All give
@@ -25,7 +26,7 @@ struct EchoConfig {
   Index slots = 0;  ///< S, of each rank; 0: no ECHO
   Index min_pairs = 1024;
   ops::EchoBalance balance = ops::EchoBalance::greedy;
-  EchoWeights weights = EchoWeights::keep;
+  EchoWeights weights = EchoWeights::automatic;
   EchoBackend backend = EchoBackend::automatic;
   bool overlap = true;   ///< transfers overlap with compute
   Index check_plan = 0;  ///< steps between comparisons of the ranks' plans; 0: only debug builds compare, in each step
