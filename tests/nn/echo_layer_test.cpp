@@ -1,16 +1,19 @@
 // Experts whose clones other ranks compute, against the same experts without clones, for given choices.
 #include <algorithm>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <random>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "megalith/nn/moe/all_to_all_dispatcher.h"
 #include "megalith/nn/moe/echo.h"
 #include "megalith/nn/moe/peer_dispatcher.h"
 
 #include "tests/nn/layer_harness.h"
+#include "tests/test_data.h"
 
 namespace megalith::nn {
 namespace {
@@ -311,6 +314,42 @@ TEST(EchoLayer, RoutingChangesBetweenMicrobatches) {
       routing_of(4, 8, 9, 2, [](Index rank, Index row, Index k) { return (rank + row + 4 * k) % 8; });
   const GivenRouting none = routing_of(4, 8, 9, 2, [](Index, Index, Index) { return -1; });
   expect_same_results({hot(0), even, hot(7), none, hot(3), hot(3), even, hot(0)}, 3);
+}
+
+/// Choices, one of a row, that have counts [R][E]. Ranks with fewer pairs have rows that chose no expert.
+GivenRouting routing_with(const nlohmann::json& counts) {
+  std::vector<Ints> experts;
+  std::size_t rows = 1;
+  for (const nlohmann::json& of_rank : counts) {
+    Ints& all = experts.emplace_back();
+    for (std::size_t e = 0; e < of_rank.size(); ++e)
+      all.insert(all.end(), of_rank[e].get<std::size_t>(), static_cast<std::int32_t>(e));
+    rows = std::max(rows, all.size());
+  }
+  return routing_of(std::ssize(counts), std::ssize(counts[0]), static_cast<Index>(rows), 1,
+                    [&](Index rank, Index row, Index) -> Index {
+                      const Ints& all = experts[static_cast<std::size_t>(rank)];
+                      return row < std::ssize(all) ? all[static_cast<std::size_t>(row)] : -1;
+                    });
+}
+
+/// The worked plans of tests/data/echo, computed: an expert that all choose, sources without tokens, fewer slots than
+/// needed, ties, remainders, fewer pairs than ranks, none at all, experts that leave home whole.
+TEST(EchoLayer, PlansOfTheVectors) {
+  std::ifstream file(MEGALITH_TEST_DATA "/echo/echo.json");
+  int plans = 0;
+  for (const nlohmann::json& entry : nlohmann::json::parse(file).at("cases")) {
+    if (entry.at("op") != "plan" || entry.at("input").at("ranks") == 1) continue;
+    SCOPED_TRACE(entry.at("id").get<std::string>());
+    const nlohmann::json& input = entry.at("input");
+    if (input.at("experts") > 32) continue;  // D-15: 14,000 pairs, as many others
+    const LayerResults results =
+        expect_same_results({routing_with(input.at("count"))}, input.at("slots_per_rank").get<Index>());
+    EXPECT_EQ(results.clones, entry.at("expect").at("slot_src").get<Ints>());
+    EXPECT_EQ(results.computed, entry.at("expect").at("load_after").get<Ints>());
+    ++plans;
+  }
+  EXPECT_EQ(plans, 15);
 }
 
 TEST(EchoLayer, RandomRouting) {

@@ -12,6 +12,7 @@
 #include "megalith/ops/cpu/echo_stages.h"
 #include "megalith/ops/echo_routing.h"
 #include "megalith/ops/grouped_matmul.h"
+#include "megalith/ops/row_budget.h"
 #include "megalith/ops/row_exchange.h"
 
 #include "tests/ops/echo_plans.h"
@@ -23,9 +24,8 @@ namespace {
 using nlohmann::json;
 using Longs = std::vector<std::int64_t>;
 
-/// Ops of other parts: what they are of. Those of graphs are in tests/train/graph_lifecycle_test.cpp.
-const std::map<std::string, std::string> kElsewhere = {
-    {"row_budget", "budget of rows"}, {"graph_count", "graphs"}, {"graph_lifecycle", "graphs"}};
+/// Ops of graphs, which tests/train/graph_lifecycle_test.cpp checks.
+const std::set<std::string> kOfGraphs = {"graph_count", "graph_lifecycle"};
 
 /// The rows of a matrix [rows, columns].
 template <class T>
@@ -443,6 +443,19 @@ void check_products(const json& input, const json& expect) {
   compare(expect.at("wgrad"), got.at("wgrad"), {"d_elem"});
 }
 
+/// The vectors round a buffer up to `align`, and give each group its padding whatever the rows.
+void check_row_budget(const json& input, const json& expect) {
+  for (std::size_t i = 0; i < input.at("items").size(); ++i) {
+    const json& item = input.at("items")[i];
+    const Index align = item.at("align"), group_align = item.value("group_align", 1), groups = item.value("groups", 1);
+    const Index rows =
+        rows_of_factor(item.at("tokens").get<Index>() * item.at("topk").get<Index>(), item.at("factor_permille"));
+    const Index want = expect.at("rows")[i], ours = capacity_of_groups(rows, groups, group_align);
+    EXPECT_EQ(round_up(rows + groups * (group_align - 1), align), want) << "item " << i;
+    EXPECT_EQ(round_up(ours, align), want) << "item " << i;
+  }
+}
+
 TEST(EchoVectors, EveryCaseOfThePlanner) {
   const std::map<std::string, std::function<void(const json&, const json&)>> checks = {
       {"plan", check_plan},
@@ -457,7 +470,8 @@ TEST(EchoVectors, EveryCaseOfThePlanner) {
       {"allocate_multi", check_shares},
       {"spill_to_slots", check_spill_to_slots},
       {"reroute", check_rewriting},
-      {"grouped_gemm_args", check_products}};
+      {"grouped_gemm_args", check_products},
+      {"row_budget", check_row_budget}};
   std::ifstream file(MEGALITH_TEST_DATA "/echo/echo.json");
   const json vectors = json::parse(file);
   int checked = 0, elsewhere = 0;
@@ -465,16 +479,16 @@ TEST(EchoVectors, EveryCaseOfThePlanner) {
     const std::string op = entry.at("op");
     SCOPED_TRACE(entry.at("id").get<std::string>() + ", " + op);
     const auto check = checks.find(op);
-    elsewhere += static_cast<int>(kElsewhere.count(op));
+    elsewhere += static_cast<int>(kOfGraphs.count(op));
     if (check != checks.end()) {
       check->second(entry.at("input"), entry.at("expect"));
       ++checked;
-    } else if (!kElsewhere.contains(op)) {
+    } else if (!kOfGraphs.contains(op)) {
       ADD_FAILURE() << "an op that no test knows";
     }
   }
-  EXPECT_EQ(checked, 39);
-  EXPECT_EQ(elsewhere, 3);
+  EXPECT_EQ(checked, 40);
+  EXPECT_EQ(elsewhere, 2);
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Clones of experts (docs/echo.md) in training: they change nothing but the order of sums in experts' gradients.
+#include <atomic>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -146,6 +148,32 @@ TEST(EchoTraining, HasTheSameBitsWhereLayersAreRecomputed) {
       SCOPED_TRACE(str(weights, ' ', way.name));
       expect_same_run(TrainedRun(recipe, way.config), want);
     }
+  }
+}
+
+/// Counts how often choices of all ranks are gathered, which each plan does once.
+class PlanCountingChannel final : public comm::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream stream) override {
+    if (name() == "etp-ep" && call.dtype == DType::i32 && world_rank() == 0) ++plans;
+    return inner().all_gather(call, in, out, stream);
+  }
+  static inline std::atomic<int> plans = 0;
+};
+
+TEST(EchoTraining, APassThatRecomputesPlansNothing) {
+  for (const support::RecomputeWay& way : support::recompute_ways()) {
+    config::RunPlan plan = config::resolve(echo_config({2, 1, 1, 2, 1}, kSkewed, {}, 1));
+    plan.recompute = way.config;
+    PlanCountingChannel::plans = 0;
+    comm::run_ranks(2, [&](comm::World& world) {
+      comm::WrappedWorld<PlanCountingChannel> counted(world);
+      train::Engine engine(counted, plan);
+      engine.allocate();
+      engine.step(support::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
+    });
+    EXPECT_EQ(PlanCountingChannel::plans, 4 * 4) << way.name << ": layers, microbatches of a rank";
   }
 }
 
