@@ -1,6 +1,7 @@
 #include "megalith/ops/echo_routing.h"
 
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/echo_routing_kernels.h"
 
 namespace megalith::ops {
 namespace {
@@ -39,7 +40,7 @@ void count_pairs(Exec& ex, const CountPairs& args) {
   kCount.like(args.counts, {ranks, kCount.dims<2>(args.counts, "counts")[1]}, DType::i32, "counts");
   run_kernel(
       ex, {.name = "count_pairs", .reads = {args.experts}, .writes = {args.counts}}, [args] { cpu::count_pairs(args); },
-      [](auto& exec, auto) { throw_not_built(exec.device(), "count_pairs"); });
+      [args](auto&, auto stream) { cuda::count_pairs(stream, args); });
 }
 
 void rewrite_choices(Exec& ex, const RewriteChoices& args) {
@@ -52,7 +53,10 @@ void rewrite_choices(Exec& ex, const RewriteChoices& args) {
   if (args.num_experts % ranks != 0)
     throw ShapeError(
         str("[rewrite_choices] num_experts = ", args.num_experts, ": must be a multiple of the ", ranks, " ranks"));
-  const Tensor scratch = ex.tensor({3 * args.num_experts + all}, DType::i32);
+  const Index numbers = ex.device() == Device::cpu
+                            ? cpu::rewrite_scratch(args.num_experts, all)
+                            : cuda::RewriteScratch(args.experts, args.num_experts, all).numbers();
+  const Tensor scratch = ex.tensor({numbers}, DType::i32);
   run_kernel(
       ex,
       {.name = "rewrite_choices",
@@ -60,7 +64,7 @@ void rewrite_choices(Exec& ex, const RewriteChoices& args) {
        .writes = {args.columns},
        .scratch = scratch},
       [args, scratch] { cpu::rewrite_choices(args, scratch); },
-      [](auto& exec, auto) { throw_not_built(exec.device(), "rewrite_choices"); });
+      [args, scratch](auto&, auto stream) { cuda::rewrite_choices(stream, args, scratch); });
 }
 
 void list_clones(Exec& ex, const ListClones& args) {
@@ -69,6 +73,9 @@ void list_clones(Exec& ex, const ListClones& args) {
   if (args.rank < 0 || args.rank >= args.ranks || args.num_experts % args.ranks != 0)
     throw ShapeError(str("[list_clones] rank, ranks, num_experts = ", args.rank, ", ", args.ranks, ", ",
                          args.num_experts, ": must be one of the ranks, which divide the experts"));
+  if (args.ranks > kMaxEchoRanks || slots > kMaxEchoSlots)
+    throw ShapeError(str("[list_clones] ranks, slots of a rank = ", args.ranks, ", ", slots, ": must be at most ",
+                         kMaxEchoRanks, ", ", kMaxEchoSlots));
   check_lists(args.lists, args.ranks, args.num_experts, slots);
   const CloneLists& to = args.lists;
   run_kernel(
@@ -77,7 +84,7 @@ void list_clones(Exec& ex, const ListClones& args) {
        .reads = {args.src},
        .writes = {to.counts, to.sources, to.begin, to.wants, to.sum_begin, to.places, to.image, to.slots, to.sent,
                   to.received, to.returned, to.arrived}},
-      [args] { cpu::list_clones(args); }, [](auto& exec, auto) { throw_not_built(exec.device(), "list_clones"); });
+      [args] { cpu::list_clones(args); }, [args](auto&, auto stream) { cuda::list_clones(stream, args); });
 }
 
 CloneLists make_clone_lists(Exec& ex, Index ranks, Index experts, Index slots) {
@@ -109,8 +116,7 @@ void add_echo_totals(Exec& ex, const AddEchoTotals& args) {
        .reads = {args.plan.load_after, args.plan.plan_dropped, args.plan.cap, args.plan.src, args.stages.load,
                  args.stages.wanted, args.totals},
        .writes = {args.totals}},
-      [args] { cpu::add_echo_totals(args); },
-      [](auto& exec, auto) { throw_not_built(exec.device(), "add_echo_totals"); });
+      [args] { cpu::add_echo_totals(args); }, [args](auto&, auto stream) { cuda::add_echo_totals(stream, args); });
 }
 
 void add_rows(Exec& ex, const AddRows& args) {
@@ -122,7 +128,7 @@ void add_rows(Exec& ex, const AddRows& args) {
   expect_wide(ex, args.grads, "add_rows", "grads");
   run_kernel(
       ex, {.name = "add_rows", .reads = {args.rows, args.begin, args.order, args.grads}, .writes = {args.grads}},
-      [args] { cpu::add_rows(args); }, [](auto& exec, auto) { throw_not_built(exec.device(), "add_rows"); });
+      [args] { cpu::add_rows(args); }, [args](auto&, auto stream) { cuda::add_rows(stream, args); });
 }
 
 }  // namespace megalith::ops

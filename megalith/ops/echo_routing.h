@@ -4,14 +4,14 @@
 namespace megalith::ops {
 
 // What follows from a plan of echo_plan.h: where pairs of token and expert go, and which rows of weights and gradients
-// move. Names as there: R ranks, E experts, L = E / R, S slots of each rank. Built for CPUs.
+// move. Names as there: R ranks, E experts, L = E / R, S slots of each rank.
 
 /// counts[r, e] = the pairs of rank r for expert e.
 struct CountPairs {
   Tensor experts;  // in   [R, n, K] i32: the choices of all ranks; -1: no expert
   Tensor counts;   // out  [R, E] i32
 };
-/// Throws InputError for an expert outside [-1, E).
+/// Throws InputError on the CPU for an expert outside [-1, E); on a GPU it counts as none.
 void count_pairs(Exec& ex, const CountPairs& args);
 
 /// The columns of pairs: those of rank q are q (L + S) to q (L + S) + L - 1 for its experts, then its slots. On each
@@ -75,14 +75,5 @@ struct AddEchoTotals {
   Tensor totals;      // in, out  [kEchoTotals] f64
 };
 void add_echo_totals(Exec& ex, const AddEchoTotals& args);
-
-namespace cpu {
-void add_echo_totals(const AddEchoTotals& args);
-void count_pairs(const CountPairs& args);
-/// scratch: [3 E + R S] i32
-void rewrite_choices(const RewriteChoices& args, const Tensor& scratch);
-void list_clones(const ListClones& args);
-void add_rows(const AddRows& args);
-}  // namespace cpu
 
 }  // namespace megalith::ops

@@ -1,10 +1,10 @@
-#include "megalith/ops/echo_routing.h"
-
 #include <algorithm>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cpu/parallel.h"
+#include "megalith/ops/echo_routing_kernels.h"
 #include "megalith/ops/rows.h"
 
 namespace megalith::ops::cpu {

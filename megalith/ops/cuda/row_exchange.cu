@@ -1,11 +1,10 @@
-#include "megalith/ops/cuda/common.cuh"
+#include "megalith/ops/cuda/pair_parts.cuh"
 #include "megalith/ops/cuda/prefix_sums.cuh"
 #include "megalith/ops/row_exchange_kernels.h"
 
 // A stable counting sort of the pairs of all ranks by (rank, expert), as build_rows() makes one, then a compaction of
 // those whose experts are here. Six launches, whatever the choices are. No result follows from the order of threads.
-//   1. count_pairs: a warp counts the experts of its part of a rank's pairs.
-//   2. scan_parts: a warp turns the counts of one (rank, expert) into sums over the parts before.
+//   1, 2. count_parts().
 //   3. lay_out: one block, a thread an expert: first rows, the groups here, the ranges of rows without a pair.
 //   4. place_pairs: a warp goes through its part once more, 32 pairs at a time, and gives each its row.
 //   5. sum_rows_here: a thread counts the pairs of a row that come here, a block adds them up.
@@ -15,10 +14,7 @@
 namespace megalith::ops::cuda {
 namespace {
 
-constexpr int kAhead = 8;  // numbers in flight per thread
-constexpr int kScanWarps = 8;
 constexpr int kThreads = static_cast<int>(ExchangeScratch::kRowsOfBlock);
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 /// Two sums in one number, which stay below 2^32: pairs that come here, and rows that have such a pair.
 using PairsAndRows = unsigned long long;
@@ -42,9 +38,9 @@ struct Pulls {
 
 /// A plan and its scratch (ExchangeScratch).
 struct Exchange {
-  const std::int32_t* experts;
+  CountedPairs choices;  // choices.totals become first rows
   PairsAndRows* totals;
-  int *counts, *first, *here;
+  int* here;
   EmptyRange* empty;
   int* row_of;
   std::int32_t *group_begin, *group_rows;
@@ -53,7 +49,7 @@ struct Exchange {
   std::int32_t *row_begin, *pair_begin;
   ExpertRanks at;
   int ranks, num_experts, rank, alignment, each, top_k;
-  int rows_of_rank, pairs_of_rank, of_part, parts, row_blocks;
+  int rows_of_rank, row_blocks;
   int results;  // rows of the buffer, M
 
   __device__ bool is_here(int expert) const {
@@ -62,67 +58,9 @@ struct Exchange {
     }
     return false;
   }
-  __device__ int column(int of_rank, int expert) const { return of_rank * num_experts + expert; }
-  __device__ const std::int32_t* experts_of(int of_rank) const { return experts + Index{of_rank} * pairs_of_rank; }
+  /// Of an expert's rows from a rank: their number, then the first row.
+  __device__ int& first(int of_rank, int expert) const { return choices.totals[choices.column(of_rank, expert)]; }
 };
-
-/// What a warp takes: pairs [begin, end) of a rank.
-struct ExchangePart {
-  int rank, part, begin, end;
-  __device__ explicit ExchangePart(const Exchange& x)
-      : rank(static_cast<int>(blockIdx.x) / x.parts),
-        part(static_cast<int>(blockIdx.x) % x.parts),
-        begin(part * x.of_part),
-        end(min(x.pairs_of_rank, begin + x.of_part)) {}
-
-  /// Calls use(pair, expert) for all lanes together, 32 pairs at a time in ascending order. The expert is -1 where
-  /// there is none; pairs from `end` on are among them.
-  template <class Use>
-  __device__ void for_pairs(const Exchange& x, const Use& use) const {
-    const std::int32_t* const experts = x.experts_of(rank);
-    const int lane = static_cast<int>(threadIdx.x);
-    for (int first = begin; first < end; first += kWarp * kAhead) {
-      int ahead[kAhead];
-#pragma unroll
-      for (int step = 0; step < kAhead; ++step) {
-        const int pair = first + step * kWarp + lane;
-        ahead[step] = pair < end ? experts[pair] : -1;
-      }
-#pragma unroll
-      for (int step = 0; step < kAhead; ++step) {
-        const int e = ahead[step];
-        if (first + step * kWarp < end) use(first + step * kWarp + lane, e >= 0 && e < x.num_experts ? e : -1);
-      }
-    }
-  }
-};
-
-__global__ void __launch_bounds__(kWarp) count_pairs_of_exchange_kernel(const Exchange x) {
-  extern __shared__ int counted[];
-  for (int e = static_cast<int>(threadIdx.x); e < x.num_experts; e += kWarp) counted[e] = 0;
-  __syncwarp();
-  const ExchangePart part(x);
-  part.for_pairs(x, [&](int, int expert) {
-    if (expert >= 0) atomicAdd(counted + expert, 1);
-  });
-  __syncwarp();
-  for (int e = static_cast<int>(threadIdx.x); e < x.num_experts; e += kWarp)
-    x.counts[Index{x.column(part.rank, e)} * x.parts + part.part] = counted[e];
-}
-
-__global__ void __launch_bounds__(kScanWarps* kWarp) scan_parts_kernel(const Exchange x) {
-  const int column = static_cast<int>(blockIdx.x * kScanWarps + threadIdx.x / kWarp);
-  const int lane = static_cast<int>(threadIdx.x % kWarp);
-  if (column >= x.ranks * x.num_experts) return;
-  int* const counts = x.counts + Index{column} * x.parts;
-  int total = 0;
-  for (int first = 0; first < x.parts; first += kWarp) {
-    const int part = first + lane, count = part < x.parts ? counts[part] : 0, up_to = sum_up_to_lane(count);
-    if (part < x.parts) counts[part] = total + up_to - count;
-    total += __shfl_sync(kAllLanes, up_to, kWarp - 1);
-  }
-  if (lane == 0) x.first[column] = total;
-}
 
 /// An expert has rows from each rank, one rank after the other, then zeros up to the alignment. Each rank's first
 /// expert begins at row 0.
@@ -134,7 +72,7 @@ __global__ void __launch_bounds__(kMaxThreads) lay_out_kernel(const Exchange x) 
   for (int i = e; i < local * (x.ranks + 1); i += kMaxThreads) x.empty[i] = {};
   int rows = 0, without_pair = 0;
   for (int rank = 0; exists && rank < x.ranks; ++rank) {
-    const int chosen = x.first[x.column(rank, e)];
+    const int chosen = x.first(rank, e);
     rows += x.each > 0 ? x.each : chosen;
     if (x.each > 0) without_pair += x.each - min(x.each, chosen);
   }
@@ -147,9 +85,9 @@ __global__ void __launch_bounds__(kMaxThreads) lay_out_kernel(const Exchange x) 
   EmptyRange* const empty = x.empty + e % local * (x.ranks + 1);
   int next = begin;
   for (int rank = 0; rank < x.ranks; ++rank) {
-    const int chosen = x.first[x.column(rank, e)];
+    const int chosen = x.first(rank, e);
     const int end = next + (x.each > 0 ? x.each : chosen), last = next + min(chosen, end - next);
-    x.first[x.column(rank, e)] = next;
+    x.first(rank, e) = next;
     if (is_here) empty[rank] = {last, end - last, before};
     before += end - last;
     next = end;
@@ -172,31 +110,19 @@ __device__ void write_places(const Exchange& x, int pair, int expert, int row) {
 __global__ void __launch_bounds__(kWarp) place_pairs_of_exchange_kernel(const Exchange x) {
   extern __shared__ int shared[];
   int *const next = shared, *const first = next + x.num_experts, *const here = first + x.num_experts;
-  const ExchangePart part(x);
+  const PairsOfPart part(x.choices);
   for (int e = static_cast<int>(threadIdx.x); e < x.num_experts; e += kWarp) {
-    const Index column = x.column(part.rank, e);
-    first[e] = x.first[column];
-    next[e] = first[e] + x.counts[column * x.parts + part.part];
+    first[e] = x.first(part.rank, e);
     here[e] = x.here[e];
   }
-  __syncwarp();
-  const unsigned lanes_before = (1u << threadIdx.x) - 1;
-  int* const row_of = x.row_of + Index{part.rank} * x.pairs_of_rank;
-  part.for_pairs(x, [&](int pair, int expert) {
-    const unsigned alike = __match_any_sync(kAllLanes, expert);
-    const int before = __popc(alike & lanes_before);
-    int row = -1;
-    if (expert >= 0) {
-      row = next[expert] + before;
-      if (x.each > 0 && row >= first[expert] + x.each) row = -1;
-    }
-    __syncwarp();
-    if (expert >= 0 && before == 0) next[expert] += __popc(alike);
-    __syncwarp();
-    if (pair >= part.end) return;
-    row_of[pair] = row >= 0 && row < x.results && here[expert] != 0 ? row : -1;
-    if (part.rank == x.rank) write_places(x, pair, expert, row);
-  });
+  int* const row_of = x.row_of + Index{part.rank} * x.choices.of_rank;
+  part.number_pairs(
+      x.choices, next, [&](int expert) { return first[expert]; },
+      [&](int pair, int expert, int row) {
+        if (expert >= 0 && x.each > 0 && row >= first[expert] + x.each) row = -1;
+        row_of[pair] = row >= 0 && row < x.results && here[expert] != 0 ? row : -1;
+        if (part.rank == x.rank) write_places(x, pair, expert, row);
+      });
 }
 
 /// The sum over the threads of a block of kThreads; every thread gets it.
@@ -274,7 +200,7 @@ __global__ void __launch_bounds__(kThreads) write_pulls_kernel(const Exchange x)
     if (block == x.row_blocks && thread == 0) write_ends(x, before);
   }
   const int slices = static_cast<int>(x.at.slices), stride = static_cast<int>(gridDim.x) * kThreads;
-  for (int pair = block * kThreads + thread; pair <= x.pairs_of_rank; pair += stride) {
+  for (int pair = block * kThreads + thread; pair <= x.choices.of_rank; pair += stride) {
     x.pair_begin[pair] = pair * slices;
     if (pair % x.top_k == 0) x.row_begin[pair / x.top_k] = pair * slices;
   }
@@ -290,10 +216,9 @@ Pulls pulls_of(const PullTables& tables) {
 Exchange exchange_of(const PlanExchange& args, const ExchangeScratch& layout, const Tensor& scratch) {
   auto* const numbers = pointer<int>(scratch);
   const auto number = [](Index value) { return static_cast<int>(value); };
-  return {.experts = pointer<const std::int32_t>(args.experts),
+  return {.choices = {layout.parts, pointer<const std::int32_t>(args.experts), numbers + layout.counts_at(),
+                      numbers + layout.first_at()},
           .totals = reinterpret_cast<PairsAndRows*>(numbers),
-          .counts = numbers + layout.counts_at(),
-          .first = numbers + layout.first_at(),
           .here = numbers + layout.here_at(),
           .empty = reinterpret_cast<EmptyRange*>(numbers + layout.empty_at()),
           .row_of = numbers + layout.rows_at(),
@@ -305,16 +230,13 @@ Exchange exchange_of(const PlanExchange& args, const ExchangeScratch& layout, co
           .row_begin = pointer<std::int32_t>(args.row_begin),
           .pair_begin = pointer<std::int32_t>(args.pair_begin),
           .at = args.ranks,
-          .ranks = number(layout.ranks),
-          .num_experts = number(layout.num_experts),
+          .ranks = number(layout.parts.ranks),
+          .num_experts = number(layout.parts.num_experts),
           .rank = number(args.rank),
           .alignment = number(args.groups.alignment),
           .each = number(args.rows_of_each),
           .top_k = number(args.experts.dim(2)),
           .rows_of_rank = number(args.experts.dim(1)),
-          .pairs_of_rank = number(layout.pairs),
-          .of_part = number(pairs_of_exchange_part(layout.pairs)),
-          .parts = number(layout.parts),
           .row_blocks = number(layout.row_blocks),
           .results = number(args.rows.wants.dim(0))};
 }
@@ -325,11 +247,11 @@ void plan_exchange(Stream stream, const PlanExchange& args, const Tensor& scratc
   static_assert(kMaxGroups <= kMaxThreads);
   const ExchangeScratch layout(args);
   const Exchange exchange = exchange_of(args, layout, scratch);
-  const Index parts = layout.ranks * layout.parts, of_experts = layout.num_experts * Index{sizeof(int)};
-  launch({stream, parts, kWarp, of_experts}, count_pairs_of_exchange_kernel, exchange);
-  launch({stream, ceil_div(layout.columns(), kScanWarps), kScanWarps * kWarp}, scan_parts_kernel, exchange);
+  const Index warps = layout.parts.ranks * layout.parts.parts;
+  const Index of_experts = layout.parts.num_experts * Index{sizeof(int)};
+  count_parts(stream, exchange.choices);
   launch({stream, 1, kMaxThreads}, lay_out_kernel, exchange);
-  launch({stream, parts, kWarp, 3 * of_experts}, place_pairs_of_exchange_kernel, exchange);
+  launch({stream, warps, kWarp, 3 * of_experts}, place_pairs_of_exchange_kernel, exchange);
   launch({stream, layout.row_blocks, kThreads}, sum_rows_here_kernel, exchange);
   launch({stream, layout.row_blocks + layout.empty_ranges(), kThreads}, write_pulls_kernel, exchange);
 }
