@@ -53,7 +53,7 @@ Mesh make_mesh(World& world, const grid::ResolvedSizes& sizes, Transport transfe
   const Group tp = groups.make(GroupKind::tp, {.cta_limit = CtaLimit::few});
   const Group pp = groups.make(GroupKind::pp, {.messages = Messages::neighbours});
   const Group embd = groups.make(GroupKind::embd);
-  const Group ep = groups.make(GroupKind::ep);
+  const Group ep = groups.make(GroupKind::ep);  // and etp_ep with its members, if tp = 1: clones move beside rows
   const Group etp = groups.same_or_made(GroupKind::etp, GroupKind::tp, tp);
   const Group etp_ep = groups.same_or_made(GroupKind::etp_ep, GroupKind::etp, etp);
   std::optional<Group> etp_ep_pp;

@@ -227,8 +227,6 @@ void check_echo(const RunPlan& plan, Problems& out) {
   out.require(!moe.has_capacity(), "moe.echo.slots", echo.slots,
               str("is for experts that take all rows, and moe.capacity = ",
                   name_of_enum(nn::kExpertCapacityNames, moe.capacity), ": use moe.capacity = none, or slots = 0"));
-  out.require(plan.device == Device::cpu, "moe.echo.slots", echo.slots,
-              "training with clones is built for CPUs, and device.type = cuda: use slots = 0");
   out.require(moe.num_experts <= ops::kMaxEchoExperts && plan.grid.ep <= ops::kMaxEchoRanks, "moe.echo.slots",
               echo.slots,
               str("is for at most ", ops::kMaxEchoExperts, " experts and parallel.ep = ", ops::kMaxEchoRanks));

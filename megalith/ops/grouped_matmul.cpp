@@ -97,10 +97,9 @@ GroupedProduct on_cpu(const GroupedProduct& product, const Names& names) {
 
 /// With the host's copy of groups that lie in a GPU's memory.
 GroupedProduct on_gpu(const GroupedProduct& product, const Names& names) {
-  const std::span<const std::int32_t> host = product.groups.host;
-  const auto count = static_cast<std::size_t>(product.groups.count());
-  if (host.size() != 2 * count) throw InternalError(str("[", names.op, ".groups] the host has no copy of the groups"));
-  return with_groups(product, {host.data(), host.data() + count}, names);
+  const HostGroups& host = product.groups.host;
+  if (host.begin == nullptr) throw InternalError(str("[", names.op, ".groups] the host has no copy of the groups"));
+  return with_groups(product, host, names);
 }
 
 /// dw as a row of numbers for each group, and the sums of their squares: the first numbers of `squares`.

@@ -206,8 +206,6 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.echo.slots=2", "moe.capacity=drop", "moe.capacity_factor=1", "parallel.ep=2"},
        {"moe.echo.slots = 2: is for experts that take all rows, and moe.capacity = drop: use moe.capacity = none"}},
       {{"moe.echo.slots=2", "moe.capacity=pad", "moe.capacity_factor=1", "parallel.ep=2"}, {"moe.capacity = pad"}},
-      {{"moe.echo.slots=2", "device.type=cuda", "parallel.ep=2"},
-       {"moe.echo.slots = 2: training with clones is built for CPUs, and device.type = cuda: use slots = 0"}},
       {{"moe.echo.slots=2", "parallel.ep=2", "parallel.etp=2", "parallel.tp=1"},
        {"moe.echo.slots = 2: parallel.etp = 2: slots hold the slices of a rank"}},
       {{"moe.echo.slots=2", "parallel.ep=2", "parallel.etp=2", "parallel.tp=2", "parallel.sequence_parallel=true"},

@@ -32,7 +32,7 @@ struct GroupLayout {
     return {.begin = table.rows(0, 1).reshaped({count()}),
             .rows = table.rows(1, 1).reshaped({count()}),
             .alignment = alignment,
-            .host = host};
+            .host = HostGroups(host)};
   }
 };
 

@@ -92,6 +92,11 @@ struct Share {
   __device__ Index item(Index k) const { return warp_number() + k * num_warps(); }
   __device__ Index row(Index k) const { return item(k) / parts_of_row; }
   __device__ Index part(Index k) const { return item(k) % parts_of_row; }
+  /// The warp's last part of the rows up to `row`; -1: it has none.
+  __device__ Index last_up_to(Index row) const {
+    const Index items = (row + 1) * parts_of_row, first = warp_number();
+    return items > first ? (items - first - 1) / num_warps() : -1;
+  }
 };
 
 /// One warp's ring.
@@ -239,6 +244,10 @@ struct Sum {
   Write write = Write::overwrite;
 
   __device__ Index first_term(Index row) const { return clamped(begin[row], 0, max_terms); }
+  /// Whether nothing is added to a row that keeps what it holds.
+  __device__ bool keeps(Index row) const {
+    return write == Write::accumulate && first_term(row) >= first_term(row + 1);
+  }
   __device__ SumType<T> weight(Index term) const { return weights == nullptr ? SumType<T>{1} : weights[term]; }
 };
 
@@ -251,7 +260,7 @@ struct alignas(kVectorBytes) Values {
   T at[kCount];
 };
 
-/// The terms of the warp's parts of rows, in their order.
+/// The terms of the warp's parts of rows, in their order. Rows without terms are passed over at once.
 template <class T>
 struct TermCursor {
   Index k = -1, term = 0, end = 0;  ///< k: the part, Share::count after the last
@@ -259,8 +268,10 @@ struct TermCursor {
   __device__ void seek(const Sum<T>& args, const Share& share) {
     while (k < share.count && term >= end) {
       if (++k == share.count) return;
-      term = args.first_term(share.row(k));
-      end = args.first_term(share.row(k) + 1);
+      const Index row = share.row(k);
+      term = args.first_term(row);
+      end = args.first_term(row + 1);
+      if (term >= end) k = share.last_up_to(row);
     }
   }
 };
@@ -333,6 +344,10 @@ __device__ void sum_by_copies(const Sum<T>& args, const Sources& sources, std::b
   Index number = 0;
   for (Index k = 0; k < share.count; ++k) {
     const Index row = share.row(k), end = args.first_term(row + 1);
+    if (args.keeps(row)) {
+      k = share.last_up_to(row);
+      continue;
+    }
     const int vectors = bytes_of(k) / kVectorBytes;
     PartialSums<T> sums;
     std::byte* const out = args.matrices.out + row * row_bytes + share.part(k) * R::kBytes;
@@ -354,6 +369,7 @@ __device__ void sum_by_loads(const Sum<T>& args, const Sources& sources) {
   const Index stride = Index{gridDim.x} * kThreads;
   for (Index i = blockIdx.x * Index{kThreads} + threadIdx.x; i < args.matrices.out_rows * width; i += stride) {
     const Index row = i / width, end = args.first_term(row + 1);
+    if (args.keeps(row)) continue;
     T& to = reinterpret_cast<T*>(args.matrices.out)[i];
     SumType<T> sum = args.write == Write::accumulate ? static_cast<SumType<T>>(to) : SumType<T>{0};
     for (Index term = args.first_term(row); term < end; ++term) {

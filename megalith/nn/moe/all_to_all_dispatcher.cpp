@@ -78,7 +78,7 @@ void AllToAllDispatcher::group_rows(Exec& ex, Index arrive, Saved& kept) const {
   const Index local = ranks_.local_experts;
   kept.table = ex.tensor({2, local}, DType::i32);
   kept.groups = groups_of(kept.table, sizes_.alignment);
-  kept.groups.host = kept.host_groups;
+  kept.groups.host = ops::HostGroups(kept.host_groups);
   kept.regrouped = ex.tensor({arrive, 1}, DType::i32);
   kept.arrived_at = ex.tensor({ops::capacity_of_groups(arrive, local, sizes_.alignment)}, DType::i32);
   ops::regroup_rows(ex, {.counts = kept.all_counts,

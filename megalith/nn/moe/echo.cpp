@@ -1,6 +1,8 @@
 #include "megalith/nn/moe/echo.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <map>
 
 #include "megalith/base/build.h"
@@ -12,6 +14,10 @@
 
 namespace megalith::nn {
 namespace {
+
+/// StepState::step as numbers of 32 bits.
+constexpr Index kStepNumbers = 2;
+static_assert(offsetof(StepState, step) == 0 && sizeof(StepState::step) == 4 * kStepNumbers);
 
 constexpr std::array kMatrices = {ExpertMatrix::up, ExpertMatrix::down};
 
@@ -25,14 +31,14 @@ Shape in_slots(const Tensor& matrices, Index slots) { return {slots, matrices.di
 /// Why the group cannot use this backend; empty: it can.
 std::string unfit(EchoBackend backend, const comm::Channel& channel) {
   if (backend != EchoBackend::peer || channel.reads_rows()) return "";
-  return str("moe.echo.backend = peer: group ", channel.name(),
-             " has ranks in several processes, which cannot read each other's weights; use moe.echo.backend = auto, "
-             "collective or host_sized");
+  const bool on_cpu = channel.device() == Device::cpu;
+  return str("moe.echo.backend = peer: group ", channel.name(), " has ranks in several processes",
+             on_cpu ? "" : ", or GPUs that no NVLink connects,",
+             on_cpu ? ", which cannot read each other's weights" : " which cannot read each other's weights",
+             "; use moe.echo.backend = auto, collective or host_sized");
 }
 
 EchoBackend chosen(EchoBackend backend, ExpertDispatcher dispatcher, const comm::Channel& channel) {
-  if (channel.device() != Device::cpu)
-    throw ConfigError("moe.echo.slots: training with clones of experts is built for CPUs; set moe.echo.slots = 0");
   if (const std::string why = unfit(backend, channel); !why.empty()) throw ConfigError(why);
   if (backend != EchoBackend::automatic) return backend;
   const bool reads = channel.reads_rows() && channel.size() <= kMaxPeers && dispatcher != ExpertDispatcher::all_to_all;
@@ -62,12 +68,15 @@ void expect_one_plan(const comm::Group& group, std::span<const std::int64_t> has
 
 }  // namespace
 
-EchoPass::EchoPass(const Echo& echo, Index ranks, Index slots) : echo_(&echo), src_on_host_(ranks * slots) {
+EchoPass::EchoPass(const Echo& echo, Index ranks, Index slots)
+    : echo_(&echo), src_on_host_(ranks * slots), hashes_on_host_(2 * ranks), step_on_host_(kStepNumbers) {
   clones_.sends.resize(static_cast<std::size_t>(ranks));
   clones_.receives.resize(static_cast<std::size_t>(ranks));
 }
 
-void EchoPass::take_host_memory(Device device) { src_on_host_.take_memory(device); }
+void EchoPass::take_host_memory(Device device) {
+  for (HostNumbers* numbers : {&src_on_host_, &hashes_on_host_, &step_on_host_}) numbers->take_memory(device);
+}
 
 Tensor EchoPass::weights(Exec& ex, ExpertMatrix matrix) {
   echo_->finish_weights(ex, matrix, *this);
@@ -115,7 +124,8 @@ Echo::Echo(const MoeSpec& spec, const ExpertParallel& groups, const Experts& exp
       num_experts_(spec.config.num_experts),
       layer_(spec.moe_layer),
       counts_(groups.counts_rows() && group_.rank() == 0),
-      transport_(make_clone_transport(chosen(config_.backend, spec.config.dispatcher, group_.channel()), group_)) {
+      transport_(
+          make_clone_transport(chosen(config_.backend, spec.config.dispatcher, group_.channel()), groups.clones())) {
   if (groups.slices() != 1)
     throw InternalError(str("[Echo] slices of an expert = ", groups.slices(), ": must be on ranks with equal rows"));
 }
@@ -173,17 +183,34 @@ void Echo::add_totals(Exec& ex, const Microbatch& microbatch, const ops::EchoSta
   ops::add_echo_totals(ex, {.plan = pass.plan_, .stages = stages, .totals = microbatch.moe->totals.of_echo(layer_)});
 }
 
-void Echo::compare_plans(Exec& ex, const Microbatch& microbatch, const EchoPass& pass) const {
-  if (config_.check_plan == 0 && !build::is_debug) return;
+void Echo::compare_plans(Exec& ex, const Microbatch& microbatch, EchoPass& pass) const {
+  if (config_.check_plan == 0 && !(build::is_debug && ex.device() == Device::cpu)) return;
   const Tensor hashes = ex.tensor({group_.size()}, DType::i64);
   comm::all_gather(ex, group_, pass.plan_.hash, hashes).wait(ex);  // in every step, as steps make the same calls
   const bool in_every_step = build::is_debug || microbatch.mode == Mode::evaluate;
+  if (ex.device() != Device::cpu) {
+    if (!ex.recording())
+      compare_on_host(ex, hashes, microbatch.step_state, in_every_step ? 1 : config_.check_plan, pass);
+    return;
+  }
   ex.run({.name = "compare_plans", .reads = {hashes, microbatch.step_state}, .writes = {}},
          [hashes, group = group_, steps = in_every_step ? 1 : config_.check_plan, state = microbatch.step_state,
           site = ex.call_site()](Exec&, Stream) {
            const auto step = static_cast<Index>(reinterpret_cast<const StepState*>(state.raw())->step);
            if (step % steps == 0) expect_one_plan(group, hashes.span<std::int64_t>(), site);
          });
+}
+
+void Echo::compare_on_host(Exec& ex, const Tensor& hashes, const Tensor& step_state, Index steps,
+                           EchoPass& pass) const {
+  pass.hashes_on_host_.copy(ex, Tensor(hashes.raw(), {2 * hashes.numel()}, DType::i32, hashes.id()));
+  pass.step_on_host_.copy(ex, Tensor(step_state.raw(), {kStepNumbers}, DType::i32, step_state.id()));
+  std::uint64_t step = 0;
+  std::memcpy(&step, pass.step_on_host_.wait(group_).data(), sizeof step);
+  if (static_cast<Index>(step) % steps != 0) return;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(hashes.numel()));
+  std::memcpy(all.data(), pass.hashes_on_host_.wait(group_).data(), static_cast<std::size_t>(hashes.bytes()));
+  expect_one_plan(group_, all, ex.call_site());
 }
 
 void Echo::set_host_sizes(Exec& ex, EchoPass& pass) const {

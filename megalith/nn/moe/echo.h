@@ -38,7 +38,8 @@ class EchoPass final : public ExpertClones {
   ops::EchoPlan plan_;
   Tensor columns_;  ///< [R, n, K], of the choices of all ranks
   PlannedClones clones_;
-  HostNumbers src_on_host_;  ///< [R S]
+  HostNumbers src_on_host_;                    ///< [R S]
+  HostNumbers hashes_on_host_, step_on_host_;  ///< of a GPU, for compare_plans()
   std::array<Slots, 2> slots_;
   std::optional<Rounds> rounds_;  ///< under way
 };
@@ -80,7 +81,9 @@ class Echo {
   friend class EchoPass;
   RoutedPairs choices_of(const EchoPass& pass) const;
   void add_totals(Exec& ex, const Microbatch& microbatch, const ops::EchoStages& stages, const EchoPass& pass) const;
-  void compare_plans(Exec& ex, const Microbatch& microbatch, const EchoPass& pass) const;
+  void compare_plans(Exec& ex, const Microbatch& microbatch, EchoPass& pass) const;
+  /// Of a GPU. The host waits in every step.
+  void compare_on_host(Exec& ex, const Tensor& hashes, const Tensor& step_state, Index steps, EchoPass& pass) const;
   void set_host_sizes(Exec& ex, EchoPass& pass) const;
   void start_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const;
   void finish_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const;

@@ -25,6 +25,9 @@ class ExpertParallel {
   const comm::Group& etp() const { return etp_; }
   /// The ranks that exchange rows: ep where rows are replicated, else etp_ep.
   const comm::Group& dispatch() const { return rows_ == DispatchRows::replicated ? ep_ : etp_ep_; }
+  /// Where weights and gradients of cloned experts move. Unless rows are replicated it is another group than
+  /// dispatch(), so that on GPUs they move beside rows.
+  const comm::Group& clones() const { return ep_; }
   /// Whether this rank's rows count in totals over all ranks: those of replicas count once.
   bool counts_rows() const { return rows_ != DispatchRows::replicated || tp_.group().rank() == 0; }
   /// Copies of a row that are sent for each choice: one for each slice that members of dispatch() hold.

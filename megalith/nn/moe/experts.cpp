@@ -47,20 +47,13 @@ Tensor weights_in(const Tensor& weights, const ExpertRange& range) {
   return as_matrices(weights).rows(range.first, std::max<Index>(1, range.count));
 }
 
-ops::GroupRows groups_in(ops::GroupRows groups, const ExpertRange& range) {
-  const Index count = std::max<Index>(1, range.count);
-  if (count == groups.count()) return groups;
-  if (!groups.host.empty()) throw InternalError("[Experts] a part of groups that a host reads is not built");
-  groups.begin = groups.begin.rows(range.first, count);
-  groups.rows = groups.rows.rows(range.first, count);
-  return groups;
+ops::GroupRows groups_in(const ops::GroupRows& groups, const ExpertRange& range) {
+  return groups.part(range.first, std::max<Index>(1, range.count));
 }
 
-/// The same of the groups from `first` on. The host reads none of them.
+/// The same of the groups from `first` on.
 ops::GroupRows groups_from(const ops::GroupRows& groups, Index first, const ExpertRange& range) {
-  const Index begin = first + range.first, count = std::max<Index>(1, range.count);
-  return {
-      .begin = groups.begin.rows(begin, count), .rows = groups.rows.rows(begin, count), .alignment = groups.alignment};
+  return groups_in(groups, {first + range.first, range.count});
 }
 
 }  // namespace

@@ -32,14 +32,14 @@ void LocalDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher
   if (padded == 0) return;
   Index end = 0;
   for (Index e = 0; e < count; ++e) end = set_group(kept.constants, e, end, padded, sizes_.alignment);
-  kept.groups.host = kept.constants;
+  kept.groups.host = ops::HostGroups(kept.constants);
 }
 
 void LocalDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
-  const bool host_reads = ex.device() != Device::cpu && kept.groups.host.data() != kept.constants.data();
+  const bool host_reads = ex.device() != Device::cpu && kept.groups.host.begin != kept.constants.data();
   if (ex.recording() || !host_reads) return;
   if (copies_.issue == point) kept.on_host.copy(ex, kept.table);
-  if (copies_.issue && copies_.wait == point) kept.groups.host = kept.on_host.wait(alone_);
+  if (copies_.issue && copies_.wait == point) kept.groups.host = ops::HostGroups(kept.on_host.wait(alone_));
 }
 
 void LocalDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {

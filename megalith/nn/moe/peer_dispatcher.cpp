@@ -60,15 +60,15 @@ void PeerDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher:
   Index end = 0;
   for (Index l = 0; l < local; ++l)
     end = set_group(kept.constants, l, end, group.size() * plan.rows_of_each, sizes_.alignment);
-  plan.groups.host = kept.constants;
+  plan.groups.host = ops::HostGroups(kept.constants);
 }
 
 void PeerDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
   ops::GroupRows& groups = kept.plan.groups;
-  const bool host_reads = ex.device() != Device::cpu && groups.host.data() != kept.constants.data();
+  const bool host_reads = ex.device() != Device::cpu && groups.host.begin != kept.constants.data();
   if (ex.recording() || !host_reads) return;
   if (copies_.issue == point) kept.on_host.copy(ex, kept.table);
-  if (copies_.issue && copies_.wait == point) groups.host = kept.on_host.wait(experts_.dispatch());
+  if (copies_.issue && copies_.wait == point) groups.host = ops::HostGroups(kept.on_host.wait(experts_.dispatch()));
 }
 
 void PeerDispatcher::limit_rows(Exec& ex, const RoutedPairs& routed, const ops::PlanExchange& plan) const {

@@ -1,0 +1,212 @@
+// Clones of experts on GPUs: whole steps of ranks that share one GPU or a few, and of ranks with a GPU each.
+#include "megalith/config/moe_rules.h"
+
+#include "tests/comm/gpu_ranks.h"
+#include "tests/comm/peer_ranks.h"
+#include "tests/gpu/moe_plan.h"
+#include "tests/support/twin.h"
+
+namespace megalith {
+namespace {
+
+using support::MoeGrid;
+using support::MoeModel;
+using support::relative_error;
+
+/// A router that prefers the first experts, so that ranks differ in load.
+constexpr double kEchoSkew = 0.04;
+
+struct EchoRun : support::RunRecord {
+  Index clones = 0, moved = 0;  ///< of all layers and steps
+};
+
+void train_with_clones(comm::World& world, const config::RunPlan& plan, EchoRun& run) {
+  const support::HashedBatches source(plan.model.vocab_size);
+  train::Engine engine(world, plan);
+  engine.allocate();
+  train::Progress progress;
+  for (Index step = 0; step < plan.train.steps; ++step) {
+    const train::StepReport report = engine.step(source, progress, train::Stop::no);
+    progress = {step + 1, progress.samples + plan.train.global_batch};
+    if (step == 0) support::put_params(run.gradients, engine.stage(), true);
+    if (world.rank() != 0) continue;
+    run.losses.push_back(report.loss);
+    run.norms.push_back(report.grad_norm);
+    for (const train::ExpertLoad& layer : report.moe.layers) {
+      if (!layer.echo) continue;
+      run.clones += layer.echo->clones;
+      run.moved += layer.echo->moved;
+    }
+  }
+  const double evaluated = engine.evaluate(source, plan.train.global_batch);
+  if (world.rank() == 0) run.evaluated = evaluated;
+  support::put_params(run.parameters, engine.stage(), false);
+}
+
+using RunOfPlan = std::unique_ptr<EchoRun> (*)(const config::RunPlan&);
+
+std::unique_ptr<EchoRun> run_that_shares(const config::RunPlan& plan) {
+  auto run = std::make_unique<EchoRun>();
+  comm::run_peer_ranks(
+      plan.grid.world_size, [&](comm::World& world) { train_with_clones(world, plan, *run); }, comm::InReach::tensors,
+      comm::PeerCalls::all_in_turn);
+  return run;
+}
+
+std::unique_ptr<EchoRun> run_on_gpus(const config::RunPlan& plan) {
+  auto run = std::make_unique<EchoRun>();
+  comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) { train_with_clones(world, plan, *run); });
+  return run;
+}
+
+/// Experts of whole vectors: in 16 bits the kernel for all of them takes these, in f32 a loop of GEMMs.
+config::RunPlan plan_with_clones(const MoeGrid& grid, const std::string& precision, const nn::EchoConfig& echo) {
+  constexpr MoeModel kModel{"Skewed", [](config::RunConfig& c) {
+                              c.moe.ffn_hidden_size = 16;
+                              c.moe.router_skew = kEchoSkew;
+                              c.moe.shared_ffn_hidden_size = 8;
+                            }};
+  config::RunPlan plan = support::plan_on(Device::cuda, grid, kModel, precision);
+  plan.train.steps = 6;
+  plan.model.moe.dispatcher = nn::ExpertDispatcher::peer;
+  plan.model.moe.echo = echo;
+  return plan;
+}
+
+void expect_same_run(const EchoRun& got, const EchoRun& want) {
+  EXPECT_EQ(got.losses, want.losses);
+  EXPECT_EQ(got.norms, want.norms);
+  EXPECT_EQ(got.evaluated, want.evaluated);
+  EXPECT_EQ(got.gradients.tensors(), want.gradients.tensors());
+  EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
+}
+
+constexpr nn::EchoConfig kClones{.slots = 3, .min_pairs = 0, .check_plan = 2};
+
+/// In the kernel's products a row's bits follow from the row and its weights alone. A loop's follow from the number of
+/// rows, too.
+void expect_other_order_of_sums(const MoeGrid& grid, RunOfPlan run_of) {
+  for (const std::string precision : {"bf16", "fp32"}) {
+    SCOPED_TRACE(precision);
+    const bool is_kernel = ops::grouped_kernel_fit(Device::cuda, DType::bf16, 64, 64) == ops::GroupedKernelFit::fits;
+    const bool same_bits = precision == "bf16" && is_kernel;
+    const auto want = run_of(plan_with_clones(grid, precision, {}));
+    const auto got = run_of(plan_with_clones(grid, precision, kClones));
+    EXPECT_EQ(want->clones, 0);
+    EXPECT_GT(got->clones, 0);
+    EXPECT_GT(got->moved, 0);
+    if (same_bits) {
+      EXPECT_EQ(got->losses[0], want->losses[0]);
+    }
+    EXPECT_LT(relative_error({got->losses[0]}, {want->losses[0]}), 1e-6);
+    for (const auto& [name, values] : want->gradients.tensors()) {
+      const std::vector<double>& own = got->gradients.at(name);
+      if (same_bits && name.find(".experts.") == std::string::npos) {
+        EXPECT_EQ(own, values) << name;
+      } else {
+        EXPECT_LT(relative_error(own, values), 1e-5) << name;
+      }
+    }
+    EXPECT_LT(relative_error(got->losses, want->losses), precision == "fp32" ? 1e-5 : 4e-3);
+  }
+}
+
+void expect_same_bits_however_clones_move(const MoeGrid& grid, RunOfPlan run_of) {
+  struct Way {
+    const char* name;
+    void (*set)(nn::MoeConfig&);
+  };
+  using enum nn::EchoBackend;
+  constexpr Way kWays[] = {{"redispatch", [](nn::MoeConfig& moe) { moe.echo.weights = nn::EchoWeights::redispatch; }},
+                           {"without overlap", [](nn::MoeConfig& moe) { moe.echo.overlap = false; }},
+                           {"collective", [](nn::MoeConfig& moe) { moe.echo.backend = collective; }},
+                           {"host_sized", [](nn::MoeConfig& moe) { moe.echo.backend = host_sized; }},
+                           {"all_to_all, redispatch", [](nn::MoeConfig& moe) {
+                              moe.dispatcher = nn::ExpertDispatcher::all_to_all;
+                              moe.echo.weights = nn::EchoWeights::redispatch;
+                            }}};
+  for (const char* precision : {"bf16", "fp32"}) {
+    const auto want = run_of(plan_with_clones(grid, precision, kClones));
+    EXPECT_GT(want->clones, 0);
+    for (const Way& way : kWays) {
+      SCOPED_TRACE(str(precision, ' ', way.name));
+      config::RunPlan plan = plan_with_clones(grid, precision, kClones);
+      way.set(plan.model.moe);
+      expect_same_run(*run_of(plan), *want);
+    }
+  }
+}
+
+/// A second pass takes the plan of the first one.
+void expect_same_bits_of_recomputed_layers(const MoeGrid& grid, RunOfPlan run_of) {
+  const auto want = run_of(plan_with_clones(grid, "bf16", kClones));
+  for (const nn::EchoWeights weights : {nn::EchoWeights::keep, nn::EchoWeights::redispatch}) {
+    config::RunPlan plan = plan_with_clones(grid, "bf16", kClones);
+    plan.model.moe.echo.weights = weights;
+    plan.recompute.mode = nn::RecomputeMode::full;
+    expect_same_run(*run_of(plan), *want);
+  }
+}
+
+const MoeGrid kEchoGrids[] = {{2, 1, 1, 2, 1}, {4, 1, 1, 4, 1}, {4, 2, 1, 2, 1}, {4, 2, 1, 2, 2}};
+
+class SharedGpuEcho : public ::testing::TestWithParam<MoeGrid> {
+ protected:
+  void SetUp() override {
+    MEGALITH_NEEDS_GPUS(1);
+    if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(RanksThatShareGpus, SharedGpuEcho, ::testing::ValuesIn(kEchoGrids),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST_P(SharedGpuEcho, ChangesNothingButTheOrderOfExpertsSums) {
+  expect_other_order_of_sums(GetParam(), run_that_shares);
+}
+TEST_P(SharedGpuEcho, HasTheSameBitsHoweverClonesMove) {
+  expect_same_bits_however_clones_move(GetParam(), run_that_shares);
+}
+TEST_P(SharedGpuEcho, HasTheSameBitsWhereLayersAreRecomputed) {
+  expect_same_bits_of_recomputed_layers(GetParam(), run_that_shares);
+}
+
+class GpuEchoGrid : public ::testing::TestWithParam<MoeGrid> {
+ protected:
+  void SetUp() override {
+    MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks);
+    if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, GpuEchoGrid, ::testing::ValuesIn(kEchoGrids),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST_P(GpuEchoGrid, ChangesNothingButTheOrderOfExpertsSums) { expect_other_order_of_sums(GetParam(), run_on_gpus); }
+TEST_P(GpuEchoGrid, HasTheSameBitsHoweverClonesMove) { expect_same_bits_however_clones_move(GetParam(), run_on_gpus); }
+TEST_P(GpuEchoGrid, HasTheSameBitsWhereLayersAreRecomputed) {
+  expect_same_bits_of_recomputed_layers(GetParam(), run_on_gpus);
+}
+
+/// Plans differ from launch to launch.
+TEST_P(GpuEchoGrid, GraphsOfStepsHaveTheBitsOfEagerSteps) {
+  nn::EchoConfig echo = kClones;
+  echo.check_plan = 0;  // the host compares plans
+  for (const nn::EchoWeights weights : {nn::EchoWeights::keep, nn::EchoWeights::redispatch}) {
+    for (const nn::EchoBackend backend : {nn::EchoBackend::peer, nn::EchoBackend::collective}) {
+      echo.weights = weights;
+      echo.backend = backend;
+      config::RunPlan plan = plan_with_clones(GetParam(), "bf16", echo);
+      plan.train.steps = 12;
+      ASSERT_EQ(config::why_no_iteration(plan), "");
+      const auto want = run_on_gpus(plan);
+      plan.graphs.mode = capture::GraphMode::iteration;
+      plan.graphs.optimizer = true;
+      const auto got = run_on_gpus(plan);
+      EXPECT_EQ(got->losses, want->losses);
+      EXPECT_EQ(got->evaluated, want->evaluated);
+      EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith
