@@ -78,7 +78,7 @@ class GroupedProducts {
 
   void measure(std::string_view backend, Index alignment) {
     GroupLayout layout = layout_of(bench_, sizes_, alignment);
-    layout.groups.host = layout.host;
+    layout.groups.host = ops::HostGroups(layout.host);
     const ops::GroupRows groups = layout.groups;
     const Tensor w = bench_.random({std::ssize(sizes_), options_.n, options_.k});
     const Tensor x = rows_of_groups(bench_, layout, options_.k), dy = rows_of_groups(bench_, layout, options_.n);
