@@ -217,6 +217,9 @@ void Echo::set_host_sizes(Exec& ex, EchoPass& pass) const {
   std::vector<Index>&sends = pass.clones_.sends, &receives = pass.clones_.receives;
   std::ranges::fill(sends, 0);
   std::ranges::fill(receives, 0);
+  // An op, so that the plan's memory is kept until here.
+  ex.run({.name = "copy_clones_to_host", .reads = {pass.plan_.src}, .writes = {}},
+         [&pass](Exec& runs, Stream) { pass.src_on_host_.copy(runs, pass.plan_.src); });
   const auto me = static_cast<std::size_t>(group_.rank());
   if (ex.recording()) {  // counts that fit the planned tensors
     const std::size_t other = me == 0 ? 1 : 0;
@@ -224,7 +227,6 @@ void Echo::set_host_sizes(Exec& ex, EchoPass& pass) const {
     receives[other] = config_.slots;
     return;
   }
-  pass.src_on_host_.copy(ex, pass.plan_.src);
   const std::span<const std::int32_t> src = pass.src_on_host_.wait(group_);
   const Index local = num_experts_ / group_.size();
   for (std::size_t slot = 0; slot < src.size(); ++slot) {
