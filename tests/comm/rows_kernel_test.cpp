@@ -70,6 +70,37 @@ TEST_P(RowKernels, ReadRowsOf32MiB) {
   });
 }
 
+/// Messages of a pipeline are such pieces of memory. Ranks of several GPUs show it: one GPU reaches all of its memory.
+TEST_P(RowKernels, ReadTheSmallestPieceOfMemory) {
+  run([](World& world) {
+    Exec ex(Device::cuda);
+    const Group group = rows_of_all(world);
+    const Buffer piece(64 * Index{sizeof(float)}, Device::cuda);
+    const Tensor mine(piece.data(), {4, 16}, DType::f32), out = ex.tensor({1, 16}, DType::f32);
+    const std::vector<float> values(64, static_cast<float>(world.rank() + 1));
+    ex.copy(mine.raw(), values.data(), mine.bytes());
+    std::vector<std::int32_t> every_member;
+    for (int member = 0; member < world.size(); ++member) every_member.insert(every_member.end(), {member, 2});
+    const auto list = [&](const std::vector<std::int32_t>& entries, const Shape& shape) {
+      const Tensor tensor = ex.tensor(shape, DType::i32);
+      ex.copy(tensor.raw(), entries.data(), tensor.bytes());
+      ex.synchronize();
+      return tensor;
+    };
+    const RowSums sums{
+        .begin = list({0, world.size()}, {2}), .places = list(every_member, {world.size(), 2}), .weights = {}};
+    barrier(ex, group);
+    gather_sum_rows(ex, group, mine, sums, out, Write::overwrite).wait(ex);
+    ex.synchronize();
+    std::vector<float> sum(16);
+    ex.copy(sum.data(), out.raw(), out.bytes());
+    ex.synchronize();
+    barrier(ex, group);
+    const auto want = static_cast<float>(world.size() * (world.size() + 1) / 2);
+    if (sum != std::vector<float>(16, want)) throw InternalError(str("the sum is ", sum[0], ", not ", want));
+  });
+}
+
 /// Entries that name no member, no row, no place: the kernel leaves them out, and reads and writes nothing else.
 TEST_P(RowKernels, LeaveOutWhatDoesNotExist) {
   run([](World& world) {

@@ -190,14 +190,11 @@ std::shared_ptr<std::byte> take_reachable_memory(Index bytes) {
 
 }  // namespace
 
-/// Less than kMinShared, so that row collectives also read the activations of the smallest models.
-constexpr Index kMinReachable = Index{64} << 10;
-static_assert(kMinReachable <= device::kMinShared);
-
 std::shared_ptr<std::byte> allocate(Index bytes) {
   if (bytes == 0) return nullptr;
-  const bool is_shared = bytes >= kMinReachable && sharers_of_thread.size() > 1;
-  std::shared_ptr<std::byte> memory = is_shared ? take_reachable_memory(bytes) : take_private_memory(bytes);
+  // Small pieces, too: ranks read rows of experts wherever they lie, as in messages of a pipeline.
+  const bool is_reachable = sharers_of_thread.size() > 1;
+  std::shared_ptr<std::byte> memory = is_reachable ? take_reachable_memory(bytes) : take_private_memory(bytes);
   if (memory != nullptr) return memory;
   const MemoryState state = memory_state();
   throw IoError(str("[memory] cannot take ", human_bytes(bytes), ": the GPU has ", human_bytes(state.left), " of ",
