@@ -247,12 +247,11 @@ std::vector<Key> make_keys() {
        "one "
        "kernel for all, which reads their sizes on the device (`grouped`). `auto`: that kernel where it can run",
        has_experts},
-      {"moe.dispatcher", moe([](auto& c) -> auto& { return c.dispatcher; }), words("`auto`, on GPUs `all_to_all`"),
+      {"moe.dispatcher", moe([](auto& c) -> auto& { return c.dispatcher; }), words("`auto`"),
        one_of(kNamesOf<nn::ExpertDispatcher>), may_change, not_differ,
        "how rows come to the ranks of their experts: these read them where they are (`peer`, between rank threads, on "
        "GPUs where NVLink connects them), or they are sent with counts that the host knows (`all_to_all`). `auto`: "
-       "`peer` on CPUs where it can be. The "
-       "results are the same",
+       "`peer` where it can be. The results are the same",
        has_experts},
       {"moe.rank_capacity_factor",
        moe([](auto& c) -> auto& { return c.rank_capacity_factor; }),

@@ -7,7 +7,6 @@
 #include "megalith/config/plan_rules.h"
 #include "megalith/grid/advice.h"
 #include "megalith/model/expert_counts.h"
-#include "megalith/nn/moe/automatic_dispatcher.h"
 #include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/rows.h"
 
@@ -43,16 +42,6 @@ void derive_pattern(RunConfig::Moe& m, Problems& out) {
   out.add("moe.pattern", m.pattern->empty() ? "\"\"" : *m.pattern,
           str("must consist of d (dense) and m (mixture of experts); the nearest is ", near));
   m.pattern = standard;
-}
-
-/// Where rows are sent on all transports, the plan states that.
-void derive_dispatcher(RunConfig& c) {
-  using nn::ExpertDispatcher;
-  std::optional<std::string>& dispatcher = c.moe.dispatcher;
-  const Device device = c.device.type.value_or("cpu") == "cuda" ? Device::cuda : Device::cpu;
-  const bool sends = nn::automatic_dispatcher(device) == ExpertDispatcher::all_to_all;
-  if (sends && dispatcher.value_or("auto") == "auto") dispatcher = "all_to_all";
-  set_default(dispatcher, "auto");
 }
 
 /// Only ranks that read rows may have room for fewer than can come, on CPUs.
@@ -180,9 +169,6 @@ void check_dispatcher(const RunPlan& plan, Problems& out) {
   const std::string instead = "; use moe.dispatcher = auto or all_to_all";
   out.require(plan.device == Device::cpu || plan.transfers == comm::Transport::copy_engines, "moe.dispatcher", "peer",
               "on GPUs ranks read each other's rows with parallel.transfers = copy_engines only" + instead);
-  out.require(plan.device == Device::cpu || plan.grid.pp == 1, "moe.dispatcher", "peer",
-              str("on GPUs it needs parallel.pp = 1, which is ", plan.grid.pp,
-                  ": a pipeline of ranks that read each other's rows may wait forever there", instead));
   const int ranks = model::exchanging_ranks(expert_setting(plan));
   out.require(ranks <= nn::kMaxPeers, "moe.dispatcher", "peer",
               str("at most ", nn::kMaxPeers, " ranks read each other's rows, parallel.ep = ", plan.grid.ep,
@@ -440,7 +426,7 @@ void derive_moe(RunConfig& c, Problems& out) {
   set_default(m.capacity, "none");
   set_default(m.drop_by, "probability");
   set_default(m.gemm, "auto");
-  derive_dispatcher(c);
+  set_default(m.dispatcher, "auto");
   derive_echo(m.echo);
   derive_budget(c, out);
   set_default(m.force_balance, defaults.force_balance);

@@ -52,7 +52,7 @@ TEST(MoeRecipe, DefaultsAreFilledIn) {
   EXPECT_EQ(plan.grid.ep, 1);
   EXPECT_EQ(plan.model.moe.dispatcher, nn::ExpertDispatcher::automatic);
   EXPECT_EQ(plan_with_experts({"device.type=cuda", "moe.dispatcher=auto"}).model.moe.dispatcher,
-            nn::ExpertDispatcher::all_to_all);
+            nn::ExpertDispatcher::automatic);
   EXPECT_EQ(plan_with_experts({"device.type=cuda", "moe.dispatcher=peer", "parallel.ep=2"}).model.moe.dispatcher,
             nn::ExpertDispatcher::peer);
   EXPECT_EQ(plan_with_experts({"moe.dispatcher=peer", "parallel.ep=8", "parallel.tp=2"}).model.moe.dispatcher,
@@ -188,10 +188,6 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.dispatcher=peer", "device.type=cuda", "parallel.transfers=kernels"},
        {"moe.dispatcher = peer: on GPUs ranks read each other's rows with parallel.transfers = copy_engines only; use "
         "moe.dispatcher = auto or all_to_all"}},
-      {{"moe.dispatcher=peer", "device.type=cuda", "train.precision=bf16", "parallel.ep=2", "parallel.pp=2",
-        "parallel.ranks=4"},
-       {"moe.dispatcher = peer: on GPUs it needs parallel.pp = 1, which is 2: a pipeline of ranks that read each "
-        "other's rows may wait forever there; use moe.dispatcher = auto or all_to_all"}},
       {{"moe.dispatcher=peer", "moe.num_experts=16", "parallel.ep=16"},
        {"moe.dispatcher = peer: at most 8 ranks read each other's rows, parallel.ep = 16 and parallel.etp = 1 make it "
         "16"}},
@@ -437,15 +433,15 @@ TEST(MoeRecipe, RoomForRowsMustHoldOneExpert) {
   const std::string only_peers =
       "is for ranks that read each other's rows, moe.dispatcher = peer; it is all_to_all, with room for all rows that "
       "can come: remove the key";
-  for (const char* sends : {"moe.dispatcher=all_to_all", "device.type=cuda"}) {
-    EXPECT_THAT(problem({sends, "moe.rank_capacity_factor=4"}),
-                HasSubstr("moe.rank_capacity_factor = 4: " + only_peers));
-    EXPECT_THAT(problem({sends, "moe.overflow=rerun"}), HasSubstr("moe.overflow = rerun: " + only_peers));
-    EXPECT_EQ(problem({sends, "moe.rank_capacity_factor=worst"}), "");
+  const std::string sends = "moe.dispatcher=all_to_all";
+  EXPECT_THAT(problem({sends, "moe.rank_capacity_factor=4"}), HasSubstr("moe.rank_capacity_factor = 4: " + only_peers));
+  EXPECT_THAT(problem({sends, "moe.overflow=rerun"}), HasSubstr("moe.overflow = rerun: " + only_peers));
+  EXPECT_EQ(problem({sends, "moe.rank_capacity_factor=worst"}), "");
+  for (const char* reads : {"moe.dispatcher=peer", "moe.dispatcher=auto"}) {
+    EXPECT_THAT(problem({"device.type=cuda", reads, "moe.rank_capacity_factor=4"}),
+                HasSubstr("moe.rank_capacity_factor = 4: is built for CPUs; on GPUs there is room for all rows that "
+                          "can come: remove the key"));
   }
-  EXPECT_THAT(problem({"device.type=cuda", "moe.dispatcher=peer", "moe.rank_capacity_factor=4"}),
-              HasSubstr("moe.rank_capacity_factor = 4: is built for CPUs; on GPUs there is room for all rows that can "
-                        "come: remove the key"));
   EXPECT_THAT(problem({"moe.overflow=wait"}), HasSubstr("moe.overflow = wait: must be rerun, abort or drop"));
 }
 

@@ -3,7 +3,6 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/nn/moe/all_to_all_dispatcher.h"
-#include "megalith/nn/moe/automatic_dispatcher.h"
 #include "megalith/nn/moe/local_dispatcher.h"
 #include "megalith/nn/moe/peer_dispatcher.h"
 #include "megalith/ops/elementwise.h"
@@ -29,8 +28,7 @@ bool uses_peers(const MoeConfig& moe, const comm::Channel& channel) {
                           on_cpu ? "" : ", on GPUs that NVLink connects, with parallel.transfers = copy_engines",
                           "; use moe.dispatcher = auto or all_to_all"));
   }
-  const bool is_automatic = moe.dispatcher == ExpertDispatcher::automatic;
-  return can && (is_automatic ? automatic_dispatcher(channel.device()) : moe.dispatcher) == ExpertDispatcher::peer;
+  return can && moe.dispatcher != ExpertDispatcher::all_to_all;
 }
 
 /// Whether passes may run in rounds.
