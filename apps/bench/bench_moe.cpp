@@ -265,9 +265,9 @@ void add_bench_moe(CLI::App& bench) {
       "moe",
       "A layer of experts, forward and backward, by its parts: router; preprocess (counts, and rows in the order of "
       "their ranks); dispatch (to the ranks of the experts); experts (GEMMs); combine (weighted sums). Backward: "
-      "combine (gradients as rows), experts (the way to the experts, GEMMs), dispatch (the way back), preprocess (sums "
-      "of rows), router. Results come back in experts by moe.dispatcher = all_to_all, in combine by peer, which also "
-      "brings gradients back in preprocess. Times are those of the slowest rank, by the host's clock on a CPU and by "
+      "combine (gradients as rows), experts (the way to the experts, GEMMs), dispatch (the way back, beside the last "
+      "weight gradient), preprocess (sums of rows), router. Results come back in experts by moe.dispatcher = "
+      "all_to_all, in combine by peer. Times are those of the slowest rank, by the host's clock on a CPU and by "
       "events on a GPU. Communication is the time in calls between ranks and waits, of a second run, so it can be more "
       "than its row's. Rows are random, but for the numbers that make the router choose the load's experts");
   add_device_options(*command, b->device, b->precision);

@@ -208,7 +208,8 @@ void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args) {
                                .others = args.x,
                                .groups = args.groups,
                                .write = args.write,
-                               .squares = args.squares};
+                               .squares = args.squares,
+                               .sm_margin = args.sm_margin};
   if (args.squares) {
     const auto [groups, n, k] = kWeightGrad.dims<3>(args.dw, "dw");
     kWeightGrad.like(args.squares, {weight_grad_squares({groups, n, k})}, DType::f64, "squares");

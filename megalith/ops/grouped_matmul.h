@@ -55,6 +55,7 @@ struct GroupedWeightGrad {
   /// out  [weight_grad_squares(dw)] f64, or undefined: numbers whose sum is that of the squares of dw, after the op.
   /// For dw in f32 (f64 for f64).
   Tensor squares = {};
+  SmMargin sm_margin = SmMargin::none;  ///< of the kernel
 };
 Index weight_grad_squares(const Shape& dw);
 void grouped_matmul_weight_grad(Exec& ex, const GroupedWeightGrad& args);
@@ -108,6 +109,7 @@ struct GroupedProduct {
   Write write = Write::overwrite;
   HostGroups host = {};  ///< set when the op runs
   Tensor squares = {};   ///< of weight_grad
+  SmMargin sm_margin = SmMargin::none;
 
   Index size(Index group) const { return host.rows[group]; }
   Index first_row(Index group) const { return host.begin[group]; }

@@ -123,7 +123,8 @@ void RunMemory::start() {
 }
 
 void RunMemory::take(InitialValues values) {
-  ops::start_libraries(*ex_, mesh_.tp.channel().multiprocessors());
+  // GEMMs run beside sums over tp, and beside rows of experts.
+  ops::start_libraries(*ex_, std::max(mesh_.tp.channel().multiprocessors(), mesh_.etp_ep.channel().multiprocessors()));
   if (plan_.graphs.mode != capture::GraphMode::none) prepare_captures(plan_.device);
   const Index workspace = ops::library_workspace_bytes(plan_.device);
   if (workspace > 0) ledger_.note(kWorkspaceOwner, workspace);

@@ -82,7 +82,7 @@ class PeerChannel final : public SilentChannel {
     return run(call, stream, [&](Stream own) { peers_->gather_rows(args, own); });
   }
   Ticket gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) override {
-    return run(call, stream, [&](Stream own) { peers_->gather_sum_rows(args, own); });
+    return run(call, stream, [&](Stream own) { peers_->gather_sum_rows(call, args, own); });
   }
   Ticket post_send(const Call& call, const void* data, Stream stream) override {
     return run(call, stream, [&](Stream own) { peers_->send(call, data, own); });

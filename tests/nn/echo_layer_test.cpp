@@ -147,8 +147,12 @@ class RankLayer {
     dispatcher_->combine_backward(ex, dy, weights, *saved_);
     const RowGrads d_rows = dispatcher_->return_rows_backward(ex, *saved_);
     const Tensor in = dispatcher_->dispatched(ex, x, *saved_);
-    dispatcher_->dispatch_backward(ex, experts_->backward(ex, in, d_rows, weight_grads, of_experts_), *saved_);
-    dispatcher_->permute_backward(ex, dx, d_weights, *saved_);
+    const SourceGrads sources{dx, d_weights};
+    InFlight in_flight = dispatcher_->dispatch_backward(
+        ex, experts_->backward(ex, in, d_rows, weight_grads, of_experts_), sources, *saved_);
+    experts_->add_last_weight_grads(ex, in, weight_grads, of_experts_);
+    in_flight.wait(ex);
+    dispatcher_->permute_backward(ex, sources, *saved_);
     if (echo_) echo_->finish_grads(ex, *pass_);
 
     const std::lock_guard lock(mutex);

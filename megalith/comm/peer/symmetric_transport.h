@@ -31,7 +31,7 @@ class SymmetricTransport {
   void all_gather(const Call& call, const void* in, void* out, Stream stream) const;
   /// Row collectives. Every member's `mine` must be memory that the others' GPUs reach, as other symmetric memory.
   void gather_rows(const GatherRows& args, Stream stream) const;
-  void gather_sum_rows(const GatherSumRows& args, Stream stream) const;
+  void gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) const;
   /// A gather by a kernel without a device barrier, between two barriers of the mailboxes. Collective over the hosts.
   void all_gather_in_barriers(const Call& call, const void* in, void* out, Stream stream) const;
 

@@ -154,18 +154,19 @@ Tensor AllToAllDispatcher::to_experts(Exec& ex, const Tensor& sent, const Saved&
   return permuted(ex, arrived, kept.arrived_at, 1);
 }
 
-Tensor AllToAllDispatcher::to_sources(Exec& ex, const Tensor& rows, const Saved& kept) const {
+Tensor AllToAllDispatcher::to_sources(Exec& ex, const Tensor& rows, const Saved& kept, InFlight& in_flight) const {
   Tensor leaving = rows;
   if (regroups()) leaving = permuted(ex, rows, kept.regrouped.reshaped({kept.regrouped.dim(0)}), 1);
   const Tensor returned = ex.tensor({kept.pair_of.numel(), rows.dim(1)}, rows.dtype());
-  comm::all_to_all(ex, experts_.dispatch(), leaving.rows(0, sum_of(kept.receives)), kept.receives,
-                   returned.rows(0, sum_of(kept.sends)), kept.sends)
-      .wait(ex);
+  in_flight.add(comm::all_to_all(ex, experts_.dispatch(), leaving.rows(0, sum_of(kept.receives)), kept.receives,
+                                 returned.rows(0, sum_of(kept.sends)), kept.sends));
   return returned;
 }
 
 void AllToAllDispatcher::return_rows(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const {
-  own(saved).returned = to_sources(ex, rows, own(saved));
+  InFlight in_flight;
+  own(saved).returned = to_sources(ex, rows, own(saved), in_flight);
+  in_flight.wait(ex);
 }
 
 void AllToAllDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const {
@@ -192,16 +193,20 @@ Tensor AllToAllDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Sav
   return to_experts(ex, permuted(ex, x, kept.pair_of, choices(), kept.row_of), kept);
 }
 
-void AllToAllDispatcher::dispatch_backward(Exec& ex, const RowGrads& rows, Dispatcher::Saved& saved) const {
+InFlight AllToAllDispatcher::dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads&,
+                                               Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
-  kept.grads = {to_sources(ex, rows.rows, kept), to_sources(ex, rows.weights, kept)};
+  InFlight in_flight;
+  kept.grads.rows = to_sources(ex, rows.rows, kept, in_flight);
+  kept.grads.weights = to_sources(ex, rows.weights, kept, in_flight);
+  return in_flight;
 }
 
-void AllToAllDispatcher::permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights,
-                                          Dispatcher::Saved& saved) const {
+void AllToAllDispatcher::permute_backward(Exec& ex, const SourceGrads& sources, Dispatcher::Saved& saved) const {
   const Saved& kept = own(saved);
+  const Tensor& d_weights = sources.weights;
   const Tensor of_slices = ranks_.slices == 1 ? d_weights : ex.tensor({d_weights.dim(0), choices()}, d_weights.dtype());
-  sum_grads(ex, kept.grads, kept.row_of, dx, of_slices);
+  sum_grads(ex, kept.grads, kept.row_of, sources.x, of_slices);
   if (ranks_.slices > 1) ops::sum_slices(ex, of_slices, d_weights);
 }
 

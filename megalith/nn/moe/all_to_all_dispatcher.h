@@ -47,8 +47,9 @@ class AllToAllDispatcher final : public Dispatcher {
   void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const override;
   RowGrads return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const override;
   Tensor dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
-  void dispatch_backward(Exec& ex, const RowGrads& rows, Dispatcher::Saved& saved) const override;
-  void permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights, Dispatcher::Saved& saved) const override;
+  InFlight dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,
+                             Dispatcher::Saved& saved) const override;
+  void permute_backward(Exec& ex, const SourceGrads& sources, Dispatcher::Saved& saved) const override;
 
  private:
   /// Rows from several sources to one expert arrive as its group, unless the group has to begin at a multiple.
@@ -68,7 +69,7 @@ class AllToAllDispatcher final : public Dispatcher {
   void assume_sizes(Index sent, Index arrived, Saved& kept) const;
   /// Rows as they are sent [S, H] -> by expert [M, H], and back.
   Tensor to_experts(Exec& ex, const Tensor& sent, const Saved& kept) const;
-  Tensor to_sources(Exec& ex, const Tensor& rows, const Saved& kept) const;
+  Tensor to_sources(Exec& ex, const Tensor& rows, const Saved& kept, InFlight& in_flight) const;
 
   ExpertParallel experts_;
   DispatchSizes sizes_;

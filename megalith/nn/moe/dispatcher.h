@@ -22,6 +22,12 @@ struct RowGrads {
   Tensor weights;  ///< [M, 1] f32 (f64)
 };
 
+/// The gradients of permute()'s x and of combine()'s weights.
+struct SourceGrads {
+  Tensor x;        ///< [n, H]
+  Tensor weights;  ///< [n, K] f32 (f64)
+};
+
 /// The pairs of token and expert of a pass.
 struct RoutedPairs {
   Tensor experts;                      ///< [n, K] i32, of every row; -1: dropped. With clones: columns (moe/echo.h)
@@ -60,10 +66,11 @@ class Dispatcher {
   virtual RowGrads return_rows_backward(Exec& ex, Saved& saved) const = 0;
   /// dispatch()'s rows, for backward: kept, or brought once more (BackwardRows). x: that of permute().
   virtual Tensor dispatched(Exec& ex, const Tensor& x, Saved& saved) const = 0;
-  /// The experts' gradients to where their rows came from.
-  virtual void dispatch_backward(Exec& ex, const RowGrads& rows, Saved& saved) const = 0;
-  /// Those to the gradients of this rank's slices: dx [n, H] of permute()'s x, d_weights [n, K] of combine()'s weights.
-  virtual void permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights, Saved& saved) const = 0;
+  /// The experts' gradients to where their rows came from. Wait for the result before permute_backward(). `sources`: its
+  /// results, which a dispatcher may already write.
+  virtual InFlight dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources, Saved& saved) const = 0;
+  /// Those to the gradients of this rank's slices.
+  virtual void permute_backward(Exec& ex, const SourceGrads& sources, Saved& saved) const = 0;
 };
 
 // Steps that dispatchers share.

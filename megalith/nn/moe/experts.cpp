@@ -106,17 +106,29 @@ Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved, const Expe
 RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads,
                            Saved& saved) const {
   const ExpertRange range = all(saved.groups);
-  if (recomputes_first_gemm_) return backward_again(ex, in, dy, weight_grads, saved, range);
+  if (recomputes_first_gemm_) recompute_first_gemm(ex, in, saved, range);
   return gradients(ex, in, dy, weight_grads, saved, range);
+}
+
+void Experts::add_last_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved) const {
+  add_weight_grads(ex, ExpertMatrix::up,
+                   {.dy = saved.up, .x = in, .write = weight_grads, .sm_margin = ops::SmMargin::communication}, saved,
+                   all(saved.groups));
 }
 
 RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                                  const ExpertRange& range) const {
+  recompute_first_gemm(ex, in, saved, range);
+  const RowGrads dx = gradients(ex, in, dy, weight_grads, saved, range);
+  add_weight_grads(ex, ExpertMatrix::up, {.dy = saved.up, .x = in, .write = weight_grads}, saved, range);
+  return dx;
+}
+
+void Experts::recompute_first_gemm(Exec& ex, const Tensor& in, Saved& saved, const ExpertRange& range) const {
   saved.up = ex.tensor({in.dim(0), weights(ExpertMatrix::up).dim(1)}, in.dtype());
   for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
     ops::grouped_matmul(ex, {.x = in, .w = w, .y = saved.up, .groups = groups});
   });
-  return gradients(ex, in, dy, weight_grads, saved, range);
 }
 
 void Experts::sum_grad_squares(Exec& ex) const {
@@ -144,7 +156,6 @@ RowGrads Experts::gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops:
   for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
     ops::grouped_matmul_input_grad(ex, {.dy = d_up, .w = w, .dx = dx.rows, .groups = groups});
   });
-  add_weight_grads(ex, ExpertMatrix::up, {.dy = d_up, .x = in, .write = weight_grads}, saved, range);
   return dx;
 }
 
@@ -162,7 +173,8 @@ void Experts::add_weight_grads(Exec& ex, ExpertMatrix matrix, const RowFactors& 
                               .dw = weights_in(param(matrix).grad, own),
                               .groups = {},
                               .write = write_in(own, rows.write),
-                              .squares = is_whole ? param(matrix).grad_squares : Tensor()};
+                              .squares = is_whole ? param(matrix).grad_squares : Tensor(),
+                              .sm_margin = rows.sm_margin};
   if (saved.clones == nullptr) {
     args.groups = groups_in(saved.groups, own);
     return ops::grouped_matmul_weight_grad(ex, args);

@@ -55,10 +55,12 @@ class Experts {
   Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved) const { return forward(ex, in, saved, all(in.groups)); }
   /// For the rows of these groups only.
   Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const;
-  /// dy: the gradient of the weighted results' sums, unweighted. Adds to the weights' gradients. Returns the gradients
-  /// of in.rows, and of this rank's slices those of the weights of rows.
+  /// dy: the gradient of the weighted results' sums, unweighted. Adds to the weights' gradients, but for
+  /// add_last_weight_grads(). Returns the gradients of in.rows, and of this rank's slices those of the weights of rows.
   RowGrads backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved) const;
-  /// The same for the rows of these groups only. `up` was not kept; saved.groups are those of `in`.
+  /// Those of the first product's weights, which backward() leaves out: the gradients of rows may leave before.
+  void add_last_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved) const;
+  /// Both for the rows of these groups only. `up` was not kept; saved.groups are those of `in`.
   RowGrads backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                           const ExpertRange& range) const;
   /// The squares of the weights' gradients, after the last part of them.
@@ -70,13 +72,15 @@ class Experts {
 
  private:
   static ExpertRange all(const ops::GroupRows& groups) { return {0, groups.count()}; }
-  /// From saved.up, which d_up takes the place of.
+  /// From saved.up, which its gradient takes the place of.
   RowGrads gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                      const ExpertRange& range) const;
+  void recompute_first_gemm(Exec& ex, const Tensor& in, Saved& saved, const ExpertRange& range) const;
   /// The factors of weight gradients, and how those of this rank's experts are written.
   struct RowFactors {
     Tensor dy, x;
     ops::Write write;
+    ops::SmMargin sm_margin = ops::SmMargin::none;
   };
   /// run(weights, groups) for those of the rank's experts in `range`, and of the clones on it.
   template <class Run>

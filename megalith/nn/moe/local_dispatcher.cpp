@@ -78,14 +78,15 @@ Tensor LocalDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved&
   return permuted(ex, x, kept.pair_of, sizes_.top_k, kept.row_of);
 }
 
-void LocalDispatcher::dispatch_backward(Exec&, const RowGrads& rows, Dispatcher::Saved& saved) const {
+InFlight LocalDispatcher::dispatch_backward(Exec&, const RowGrads& rows, const SourceGrads&,
+                                            Dispatcher::Saved& saved) const {
   local(saved).grads = rows;
+  return {};
 }
 
-void LocalDispatcher::permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights,
-                                       Dispatcher::Saved& saved) const {
+void LocalDispatcher::permute_backward(Exec& ex, const SourceGrads& sources, Dispatcher::Saved& saved) const {
   const Saved& kept = local(saved);
-  sum_grads(ex, kept.grads, kept.row_of, dx, d_weights);
+  sum_grads(ex, kept.grads, kept.row_of, sources.x, sources.weights);
 }
 
 }  // namespace megalith::nn

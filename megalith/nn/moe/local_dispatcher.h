@@ -35,8 +35,9 @@ class LocalDispatcher final : public Dispatcher {
   void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const override;
   RowGrads return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const override;
   Tensor dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
-  void dispatch_backward(Exec& ex, const RowGrads& rows, Dispatcher::Saved& saved) const override;
-  void permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights, Dispatcher::Saved& saved) const override;
+  InFlight dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,
+                             Dispatcher::Saved& saved) const override;
+  void permute_backward(Exec& ex, const SourceGrads& sources, Dispatcher::Saved& saved) const override;
 
  private:
   void reach(Exec& ex, MoePoint point, Saved& kept) const;

@@ -208,7 +208,7 @@ InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardSta
       experts_backward(ex, microbatch, saved);
       break;
     case BackwardStage::dispatch:
-      if (!in_rounds(microbatch)) dispatcher_->dispatch_backward(ex, saved.d_rows, *saved.dispatcher);
+      dispatch_backward(ex, microbatch, grads.dx, saved);
       break;
     case BackwardStage::preprocess:
       preprocess_backward(ex, microbatch, grads.dx, saved);
@@ -231,24 +231,32 @@ void Moe::experts_backward(Exec& ex, const Microbatch& microbatch, MoeState& sav
     return;
   }
   const RowGrads dy = dispatcher_->return_rows_backward(ex, *saved.dispatcher);
-  const Tensor in = dispatcher_->dispatched(ex, saved.router.x, *saved.dispatcher);
-  saved.d_rows = experts_.backward(ex, in, dy, microbatch.weight_grads, saved.experts);
+  saved.rows.rows = dispatcher_->dispatched(ex, saved.router.x, *saved.dispatcher);
+  saved.d_rows = experts_.backward(ex, saved.rows.rows, dy, microbatch.weight_grads, saved.experts);
+}
+
+/// The gradients of rows return beside the last weight gradient.
+void Moe::dispatch_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const {
+  const bool has_share = groups().rows() == DispatchRows::share;
+  saved.d_sources = {has_share ? ex.tensor_like(saved.router.x) : dx, ex.tensor_like(saved.router.weights)};
+  if (in_rounds(microbatch)) return;
+  InFlight rows = dispatcher_->dispatch_backward(ex, saved.d_rows, saved.d_sources, *saved.dispatcher);
+  experts_.add_last_weight_grads(ex, saved.rows.rows, microbatch.weight_grads, saved.experts);
+  rows.wait(ex);
 }
 
 void Moe::preprocess_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const {
-  const bool has_share = groups().rows() == DispatchRows::share;
-  saved.d_routed = has_share ? ex.tensor_like(saved.router.x) : dx;
-  saved.d_weights = ex.tensor_like(saved.router.weights);
   if (in_rounds(microbatch))
-    rounds_->sum_grads(ex, saved.d_routed, saved.d_weights, saved.rounds);
+    rounds_->sum_grads(ex, saved.d_sources.x, saved.d_sources.weights, saved.rounds);
   else
-    dispatcher_->permute_backward(ex, saved.d_routed, saved.d_weights, *saved.dispatcher);
-  if (!has_share) complete(ex, saved.d_routed, dx);  // before the router's part, which every rank has whole
+    dispatcher_->permute_backward(ex, saved.d_sources, *saved.dispatcher);
+  // Before the router's part, which every rank has whole.
+  if (groups().rows() != DispatchRows::share) complete(ex, saved.d_sources.x, dx);
 }
 
 void Moe::route_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const {
-  router_.backward(ex, microbatch, saved.d_weights, saved.d_routed, saved.router);
-  if (groups().rows() == DispatchRows::share) complete(ex, saved.d_routed, dx);
+  router_.backward(ex, microbatch, saved.d_sources.weights, saved.d_sources.x, saved.router);
+  if (groups().rows() == DispatchRows::share) complete(ex, saved.d_sources.x, dx);
   if (!shared_) return;
   const Tensor d_shared = ex.tensor_like(dx);
   shared_->backward(ex, microbatch, saved.dy, d_shared, saved.shared);

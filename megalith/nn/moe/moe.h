@@ -31,10 +31,9 @@ struct MoeState : Sublayer::Saved {
   ExpertRows rows;                  ///< of this rank's experts
   Experts::Saved experts;
   SharedExperts::Saved shared;
-  Tensor y, dy;      ///< [O, H]
-  Tensor d_weights;  ///< [n, K]
-  RowGrads d_rows;   ///< of the rows of this rank's experts
-  Tensor d_routed;   ///< [n, H], of the rows that this rank brings
+  Tensor y, dy;           ///< [O, H]
+  RowGrads d_rows;        ///< of the rows of this rank's experts
+  SourceGrads d_sources;  ///< of the rows that this rank brings
 
   void take_host_memory(Device device) override {
     dispatcher->take_host_memory(device);
@@ -81,6 +80,7 @@ class Moe final : public SublayerOf<MoeState> {
   /// This rank's results `part` [n, H] -> `whole` [O, H], where ranks have shares or slices.
   void complete(Exec& ex, const Tensor& part, const Tensor& whole) const;
   void experts_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
+  void dispatch_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const;
   void preprocess_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const;
   void route_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const;
 

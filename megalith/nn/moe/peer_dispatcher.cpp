@@ -90,9 +90,9 @@ Tensor PeerDispatcher::pulled(Exec& ex, const Tensor& of_sources, const ops::Pul
   return rows;
 }
 
-void PeerDispatcher::sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums,
-                                const Tensor& out) const {
-  comm::gather_sum_rows(ex, experts_.dispatch(), of_experts, sums, out, comm::Write::overwrite).wait(ex);
+comm::Pending PeerDispatcher::sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums,
+                                         const Tensor& out, comm::Priority priority) const {
+  return comm::gather_sum_rows(ex, experts_.dispatch(), of_experts, sums, out, comm::Write::overwrite, priority);
 }
 
 void PeerDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
@@ -118,7 +118,8 @@ void PeerDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& y, D
              {.begin = kept.plan.row_begin,
               .places = kept.plan.places,
               .weights = as_list(weights_of_slices(ex, weights, slices()))},
-             y);
+             y, comm::Priority::awaited)
+      .wait(ex);
 }
 
 void PeerDispatcher::combine_backward(Exec&, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const {
@@ -137,17 +138,19 @@ Tensor PeerDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& 
   return sizes_.backward_rows == BackwardRows::fetched ? pulled(ex, x, kept.plan.rows) : kept.rows;
 }
 
-void PeerDispatcher::dispatch_backward(Exec&, const RowGrads& rows, Dispatcher::Saved& saved) const {
-  peer(saved).grads = rows;
+InFlight PeerDispatcher::dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,
+                                           Dispatcher::Saved& saved) const {
+  const ops::PlanExchange& plan = peer(saved).plan;
+  const auto sum = [&](const Tensor& of_experts, const Tensor& begin, const Tensor& out) {
+    return sum_places(ex, of_experts, {.begin = begin, .places = plan.places, .weights = {}}, out,
+                      comm::Priority::beside_work);
+  };
+  InFlight in_flight;
+  in_flight.add(sum(rows.rows, plan.row_begin, sources.x));
+  in_flight.add(sum(rows.weights, plan.pair_begin, as_column(sources.weights)));
+  return in_flight;
 }
 
-void PeerDispatcher::permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights,
-                                      Dispatcher::Saved& saved) const {
-  const Saved& kept = peer(saved);
-  const Tensor& places = kept.plan.places;
-  sum_places(ex, kept.grads.rows, {.begin = kept.plan.row_begin, .places = places, .weights = {}}, dx);
-  sum_places(ex, kept.grads.weights, {.begin = kept.plan.pair_begin, .places = places, .weights = {}},
-             as_column(d_weights));
-}
+void PeerDispatcher::permute_backward(Exec&, const SourceGrads&, Dispatcher::Saved&) const {}
 
 }  // namespace megalith::nn

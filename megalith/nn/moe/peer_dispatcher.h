@@ -28,7 +28,6 @@ class PeerDispatcher final : public Dispatcher {
     Tensor x;                             ///< [n, H], of permute()
     Tensor rows, results;                 ///< [M, H]: of the experts here
     Tensor dy, weights;                   ///< [n, H], [n, K]: of combine_backward()
-    RowGrads grads;                       ///< from the experts here
 
     void take_host_memory(Device device) override { on_host.take_memory(device); }
   };
@@ -43,8 +42,9 @@ class PeerDispatcher final : public Dispatcher {
   void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const override;
   RowGrads return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const override;
   Tensor dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
-  void dispatch_backward(Exec& ex, const RowGrads& rows, Dispatcher::Saved& saved) const override;
-  void permute_backward(Exec& ex, const Tensor& dx, const Tensor& d_weights, Dispatcher::Saved& saved) const override;
+  InFlight dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,
+                             Dispatcher::Saved& saved) const override;
+  void permute_backward(Exec& ex, const SourceGrads& sources, Dispatcher::Saved& saved) const override;
 
  private:
   Index slices() const { return ranks_.slices; }
@@ -55,7 +55,8 @@ class PeerDispatcher final : public Dispatcher {
   /// `of_sources` [N, W] of all ranks to the rows of the experts here [M, W].
   Tensor pulled(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls) const;
   /// Sums of `of_experts` [M, W] of all ranks at this rank's places.
-  void sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums, const Tensor& out) const;
+  comm::Pending sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums, const Tensor& out,
+                           comm::Priority priority) const;
 
   ExpertParallel experts_;
   DispatchSizes sizes_;

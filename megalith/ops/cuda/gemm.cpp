@@ -22,10 +22,6 @@ std::int32_t common_alignment(std::initializer_list<const void*> pointers) {
   return static_cast<std::int32_t>(std::uintptr_t{1} << std::countr_zero(bits));
 }
 
-int margin_of(Exec& ex, SmMargin margin) {
-  return margin == SmMargin::communication ? ex.backend<GemmLibrary>().sm_margin() : 0;
-}
-
 /// The problem without an epilogue.
 GemmProblem problem_of(Exec& ex, const Matmul& args) {
   return {.m = args.c.dim(0),
@@ -117,6 +113,9 @@ bool run_all_sizes(Exec& ex, const GroupedProduct& products) {
 
 GemmChooser& gemm_chooser(Exec& ex) { return ex.backend<GemmLibrary>(); }
 void set_sm_margin(Exec& ex, int count) { ex.backend<GemmLibrary>().set_sm_margin(count); }
+int margin_of(Exec& ex, SmMargin margin) {
+  return margin == SmMargin::communication ? ex.backend<GemmLibrary>().sm_margin() : 0;
+}
 
 void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   const Index k = args.a.dim(args.transpose_a == Transpose::yes ? 0 : 1);

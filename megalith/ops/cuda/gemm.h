@@ -2,6 +2,7 @@
 #include <string>
 
 #include "megalith/ops/gemm_chooser.h"
+#include "megalith/ops/matmul.h"
 
 namespace megalith::ops::cuda {
 
@@ -18,5 +19,7 @@ std::string gemm_library_name();
 GemmChooser& gemm_chooser(Exec& ex);
 /// GEMMs that run beside communication leave this many SMs free. Call it before the first GEMM.
 void set_sm_margin(Exec& ex, int count);
+/// The SMs that a GEMM with this margin leaves free.
+int margin_of(Exec& ex, SmMargin margin);
 
 }  // namespace megalith::ops::cuda

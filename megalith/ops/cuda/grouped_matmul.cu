@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include "megalith/ops/cuda/gelu.cuh"
+#include "megalith/ops/cuda/gemm.h"
 #include "megalith/ops/cuda/grouped_product.h"
 #include "megalith/ops/cuda/silu.cuh"
 #include "megalith/ops/cuda/warp_rows.cuh"
@@ -160,7 +161,7 @@ bool grouped_kernel(Exec& ex, Stream stream, const GroupedProduct& product) {
                                              .dw = product.weights,
                                              .write = product.write,
                                              .squares = product.squares},
-                             tile_groups(groups), kNoMargin);
+                             tile_groups(groups), margin_of(ex, product.sm_margin));
   }
   return false;
 }
