@@ -15,8 +15,7 @@
 #include "megalith/data/json_text.h"
 #include "megalith/eval/detokenize.h"
 #include "megalith/io/checksum.h"
-
-#include "apps/program/file_problems.h"
+#include "megalith/io/file_problems.h"
 
 namespace megalith::apps {
 namespace {
@@ -163,7 +162,7 @@ EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const tokenizer::Token
   data::refuse_table(task.data);
   const Scanned scanned = scan(fs, task.data);
   EvalData data{.set = set_of(fs, task, tokenizer, scanned), .checksum = scanned.checksum.hex()};
-  throw_file_problems(task.data, data.set.problems, data.set.more_problems);
+  io::throw_file_problems(task.data, data.set.problems, data.set.more_problems);
   return data;
 }
 

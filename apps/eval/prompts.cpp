@@ -7,9 +7,8 @@
 #include "megalith/base/str.h"
 #include "megalith/base/utf8.h"
 #include "megalith/data/corpus_reader.h"
+#include "megalith/io/file_problems.h"
 #include "megalith/io/json_object.h"
-
-#include "apps/program/file_problems.h"
 
 namespace megalith::apps {
 namespace {
@@ -78,7 +77,7 @@ std::vector<Prompt> read_prompts(io::Fs& fs, const std::string& file, const Prom
   }
   if (prompts.empty() && problems.empty())
     problems.push_back(str("[", file, "] holds no prompts: must have lines as {\"prompt\": \"the text to continue\"}"));
-  throw_file_problems(file, problems);
+  io::throw_file_problems(file, problems);
   return prompts;
 }
 

@@ -12,12 +12,12 @@
 #include "megalith/base/str.h"
 #include "megalith/data/corpus_reader.h"
 #include "megalith/io/checksum.h"
+#include "megalith/io/file_problems.h"
 #include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
 
 #include "apps/eval/inference.h"
 #include "apps/program/command.h"
-#include "apps/program/file_problems.h"
 #include "apps/program/launch.h"
 
 namespace megalith::apps {
@@ -63,7 +63,7 @@ class ListReader final : public io::JsonVisitor {
 
   /// Throws InputError with all refused content, and with `error`, which ended the reading (empty: none).
   void finish(std::string_view error) const {
-    throw_file_problems(file_, problems_, count_ - std::ssize(problems_), error);
+    io::throw_file_problems(file_, problems_, count_ - std::ssize(problems_), error);
   }
 
  private:

@@ -2,16 +2,17 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/types.h"
 
-namespace megalith::apps {
+namespace megalith::io {
 
 /// Throws InputError("[FILE] N problems\n  ...") if a file has problems; a single one is not counted. `more`: problems
 /// that are counted and not listed. `last`: the error that ended the reading, if any.
-inline void throw_file_problems(const std::string& file, std::span<const std::string> listed, Index more = 0,
+inline void throw_file_problems(std::string_view file, std::span<const std::string> listed, Index more = 0,
                                 std::string_view last = {}) {
   const Index count = std::ssize(listed) + more + (last.empty() ? 0 : 1);
   if (count == 0) return;
@@ -23,4 +24,25 @@ inline void throw_file_problems(const std::string& file, std::span<const std::st
   throw InputError(all);
 }
 
-}  // namespace megalith::apps
+/// Broken rules of a file, each as "[FILE:LINE] KEY = VALUE: RULE". The first of them are kept and the rest is counted.
+class FileProblems {
+ public:
+  void add(std::string problem) {
+    constexpr std::size_t kMaxListed = 20;
+    if (listed_.size() < kMaxListed)
+      listed_.push_back(std::move(problem));
+    else
+      ++more_;
+  }
+  bool empty() const { return listed_.empty(); }
+  /// `last`: the error that ended the reading, if any.
+  void throw_if_any(std::string_view file, std::string_view last = {}) const {
+    throw_file_problems(file, listed_, more_, last);
+  }
+
+ private:
+  std::vector<std::string> listed_;
+  Index more_ = 0;
+};
+
+}  // namespace megalith::io
