@@ -52,7 +52,37 @@ constexpr std::string_view kJson[] = {"\""sv,
                                       "1, \"lstrip\": "sv,
                                       "[], \"rstrip\": "sv};
 
-constexpr std::array<Target, 7> kTargets = {{
+constexpr std::string_view kRows[] = {
+    "\t"sv,       "\n"sv,   "\r\n"sv,         "0"sv,  "1"sv,    "id"sv, "question1"sv, "neutral"sv, "is_duplicate"sv,
+    "\xC3\xA9"sv, "\xFF"sv, "\xEF\xBB\xBF"sv, "\""sv, "\t\t"sv, "-"sv};
+constexpr std::string_view kTaskJson[] = {"\""sv,
+                                          "{"sv,
+                                          "}"sv,
+                                          "["sv,
+                                          "]"sv,
+                                          ","sv,
+                                          ":"sv,
+                                          "null"sv,
+                                          "-1"sv,
+                                          "0.5"sv,
+                                          "3"sv,
+                                          "99999999999999999999"sv,
+                                          "1e999"sv,
+                                          "\\u00e9"sv,
+                                          "\\ud83d"sv,
+                                          "\xC3\xA9"sv,
+                                          "\xFF"sv,
+                                          "\n"sv,
+                                          "\"id\""sv,
+                                          "\"a\""sv,
+                                          "\"answers\""sv,
+                                          "\"answer_start\": 0"sv,
+                                          "\"text\": \"\""sv,
+                                          "\"A\""sv,
+                                          "[\"a\", \"b\", \"c\", \"d\"]"sv,
+                                          "\"context\": \"x\""sv};
+
+constexpr std::array<Target, 11> kTargets = {{
     {"gzip", read_packed, gzip_seeds, kBinary},
     {"zstd", read_packed, zstd_seeds, kBinary},
     {"xz", read_packed, xz_seeds, kBinary},
@@ -60,6 +90,10 @@ constexpr std::array<Target, 7> kTargets = {{
     {"wordpiece", read_wordpiece, wordpiece_seeds, kWords},
     {"pattern", read_pattern, pattern_seeds, kPatterns},
     {"tokenizer_json", read_tokenizer_json, tokenizer_json_seeds, kJson},
+    {"glue", read_glue, glue_seeds, kRows},
+    {"squad", read_squad, squad_seeds, kTaskJson},
+    {"race", read_race, race_seeds, kTaskJson},
+    {"predictions", read_predictions, predictions_seeds, kTaskJson},
 }};
 
 }  // namespace

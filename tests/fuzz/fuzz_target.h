@@ -26,7 +26,7 @@ struct Target {
   std::span<const std::string_view> parts;
 };
 
-/// gzip, zstd, xz, parquet, wordpiece, pattern, tokenizer_json.
+/// gzip, zstd, xz, parquet, wordpiece, pattern, tokenizer_json, glue, squad, race, predictions.
 std::span<const Target> targets();
 /// Throws std::invalid_argument naming all when there is no such target.
 const Target& target_named(std::string_view name);
@@ -47,5 +47,13 @@ bool read_pattern(std::string_view input);
 std::vector<std::string> pattern_seeds();
 bool read_tokenizer_json(std::string_view input);
 std::vector<std::string> tokenizer_json_seeds();
+bool read_glue(std::string_view input);
+std::vector<std::string> glue_seeds();
+bool read_squad(std::string_view input);
+std::vector<std::string> squad_seeds();
+bool read_race(std::string_view input);
+std::vector<std::string> race_seeds();
+bool read_predictions(std::string_view input);
+std::vector<std::string> predictions_seeds();
 
 }  // namespace megalith::fuzz
