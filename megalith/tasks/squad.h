@@ -31,7 +31,7 @@ struct SquadSet {
 /// out (title, is_impossible, plausible_answers): as in the official scripts a question without answers is impossible.
 /// Throws InputError with all problems: missing members, of another type, duplicate ids, an answer that is not at its
 /// answer_start (counted in characters) in the context, and for squad1 a question without answers.
-/// Memory: about five times the text.
+/// Memory: about eight times the text.
 /// Sources: Rajpurkar et al. 2016, arXiv:1606.05250; Rajpurkar et al. 2018, arXiv:1806.03822.
 SquadSet parse_squad(std::string_view text, const std::string& file, Task task);
 /// The same of a file, packed or not.
