@@ -203,6 +203,7 @@ constexpr CommandExample kExamples[] = {
     {"generate", "--checkpoint out/demo --prompt 'Mr. Darcy' --max-tokens 120 --temperature 0.7"},
     {"score", "--checkpoint out/demo --tokens ids.json"},
     {"eval", "out/demo --task loss --data valid.txt"},
+    {"eval", "--task squad2 --data dev-v2.0.json --score predictions.json"},
     {"plan", "recipes/demo.toml --ranks 8 --set parallel.tp=2"},
     {"recipe", "recipes/demo.toml --set train.steps=100"},
     {"checkpoint info", "out/demo"},

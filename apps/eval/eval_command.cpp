@@ -14,6 +14,7 @@
 #include "apps/eval/example_file.h"
 #include "apps/eval/inference.h"
 #include "apps/eval/overlap_marks.h"
+#include "apps/eval/task_scores.h"
 #include "apps/program/command.h"
 #include "apps/program/corpus_options.h"
 #include "apps/program/launch.h"
@@ -24,7 +25,7 @@ namespace {
 
 struct EvalOptions {
   InferenceOptions model;
-  std::string task, data, protocol, vocab_dir, per_example, overlap, format = "text";
+  std::string task, data, protocol, vocab_dir, per_example, overlap, score, na_probs, format = "text";
   Index window = 0, stride = 0;  ///< 0: not given
   std::uint64_t max_line = data::kDefaultMaxLine;
   bool resume = false;
@@ -97,6 +98,10 @@ EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, i
                      options.per_example, "exists already: go on with --resume, or name another file");
   problems.throw_if_any("eval");
   return task;
+}
+
+void print_report(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw IoError("[standard output] write failed");
 }
 
 /// One evaluation, shared by the ranks of a process.
@@ -235,11 +240,53 @@ void Evaluation::run(comm::World& world) {
                     .figures = eval::figures(task_.task, set, results)};
   if (!overlaps_.empty()) report.overlap = overlap_figures(results);
   for (const std::string& warning : figure_warnings(report)) log::warning(warning);
-  const std::string text = options_.format == "json" ? report_json(report) : report_text(report);
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw IoError("[standard output] write failed");
+  print_report(options_.format == "json" ? report_json(report) : report_text(report));
 }
 
-void run_eval(const EvalOptions& options) {
+/// Throws ConfigError for options that scoring predictions does not take, and for those that it lacks.
+void check_scoring(const CLI::App& command, const EvalOptions& options, std::optional<tasks::Task> task) {
+  constexpr std::string_view kTaken[] = {"--task", "--data", "--score", "--na-probs", "--format", "--max-line"};
+  Problems problems;
+  problems.require(task.has_value(), "--score", options.score,
+                   str("is for --task mnli, qqp, squad1, squad2 and race, not for ", options.task));
+  problems.require(!options.score.empty(), "--task", options.task,
+                   "needs --score FILE with predictions: models are not fine-tuned yet");
+  if (options.score.empty()) problems.throw_if_any("eval");
+  problems.require(options.model.checkpoint.empty(), "checkpoint", options.model.checkpoint,
+                   "must be left away: --score takes predictions, not a model");
+  problems.require(options.na_probs.empty() || task == tasks::Task::squad2, "--na-probs", options.na_probs,
+                   "is for --task squad2; leave it away");
+  for (const CLI::Option* const option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      const std::string long_name = "--" + name;
+      if (option->count() == 0 || long_name == "--checkpoint" ||
+          std::ranges::find(kTaken, long_name) != std::end(kTaken))
+        continue;
+      problems.add(long_name, option->results().front(), "is for models; leave it away with --score");
+    }
+  }
+  problems.throw_if_any("eval");
+}
+
+/// Of several processes the first one prints.
+void score_task(const CLI::App& command, const EvalOptions& options, std::optional<tasks::Task> task) {
+  check_scoring(command, options, task);
+  const Launcher launcher = detect_launcher();
+  if (launcher.process > 0) return;
+  print_report(score_predictions(*rank_fs(launcher.process), {.task = *task,
+                                                              .data = options.data,
+                                                              .score = options.score,
+                                                              .na_probs = options.na_probs,
+                                                              .max_line = options.max_line,
+                                                              .is_json = options.format == "json"}));
+}
+
+void run_eval(const CLI::App& command, const EvalOptions& options) {
+  const std::optional<tasks::Task> task = tasks::task_named(options.task);
+  if (task || !options.score.empty()) return score_task(command, options, task);
+  if (options.model.checkpoint.empty()) throw CLI::RequiredError("--checkpoint");
+  if (!options.na_probs.empty())
+    throw ConfigError(str("--na-probs = ", options.na_probs, ": is for --task squad2 with --score; leave it away"));
   const Launcher launcher = detect_launcher();
   Evaluation evaluation(options, launcher);
   run_job(launcher, {.shape = [&] { return evaluation.shape(); },
@@ -252,18 +299,29 @@ void run_eval(const EvalOptions& options) {
 
 void add_eval(CLI::App& program) {
   const auto options = std::make_shared<EvalOptions>();
-  CLI::App* command = program.add_subcommand(
-      "eval", "Measure a model: loss on a text, WikiText perplexity, LAMBADA accuracy; on any grid");
-  add_model(*command, options->model);
-  command->add_option("--task", options->task, "loss, wikitext or lambada (docs/evaluation.md)")
+  CLI::App* command = program.add_subcommand("eval",
+                                             "Measure a model: loss on a text, WikiText perplexity, LAMBADA accuracy; "
+                                             "on any grid. Or score predictions of MNLI, QQP, SQuAD and RACE");
+  add_model(*command, options->model)->required(false);  // --score takes none
+  command
+      ->add_option("--task", options->task,
+                   "loss, wikitext or lambada (docs/evaluation.md); with --score mnli, qqp, squad1, squad2 or race "
+                   "(docs/finetuning.md)")
       ->required()
-      ->check(CLI::IsMember({"loss", "wikitext", "lambada"}));
+      ->check(CLI::IsMember({"loss", "wikitext", "lambada", "mnli", "qqp", "squad1", "squad2", "race"}));
   command
       ->add_option("--data", options->data,
                    "loss: a text, JSON lines or Parquet with \"text\"; wikitext: wiki.test.tokens, or wiki.test.raw "
-                   "for the harness's "
-                   "protocol; lambada: JSON lines {\"text\"}")
+                   "for the harness's protocol; lambada: JSON lines {\"text\"}; mnli, qqp: GLUE's .tsv or JSON lines; "
+                   "squad1, squad2: "
+                   "SQuAD's JSON; race: a folder of RACE or JSON lines")
       ->required();
+  command->add_option(
+      "--score", options->score,
+      "Score this file of predictions instead of a model: {ID: TEXT} for SQuAD, index<TAB>prediction for "
+      "mnli and qqp, JSON lines {\"id\", \"answers\"} for race");
+  command->add_option("--na-probs", options->na_probs,
+                      "squad2: {ID: NUMBER}, higher where a question rather has no answer; prints the best thresholds");
   command
       ->add_option("--protocol", options->protocol,
                    "wikitext: paper (default: perplexity per original word, sliding windows) or harness "
@@ -288,7 +346,7 @@ void add_eval(CLI::App& program) {
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
-  command->callback([options] { run_eval(*options); });
+  command->callback([options, command] { run_eval(*command, *options); });
 }
 
 }  // namespace megalith::apps

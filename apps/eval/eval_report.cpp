@@ -1,8 +1,6 @@
 #include "apps/eval/eval_report.h"
 
-#include <array>
 #include <cmath>
-#include <cstdio>
 
 #include <nlohmann/json.hpp>
 
@@ -10,23 +8,12 @@
 #include "megalith/base/text.h"
 #include "megalith/model/model_spec.h"
 
+#include "apps/program/report_lines.h"
+
 namespace megalith::apps {
 namespace {
 
 bool is_of_paper(eval::Task task) { return task == eval::Task::wikitext_paper || task == eval::Task::lambada; }
-
-std::string printed(const char* format, double value) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
-
-/// 1234567 -> "1,234,567"
-std::string grouped(Index value) {
-  std::string text = std::to_string(value);
-  for (std::size_t at = text.size(); at > 3 && text[at - 4] != '-'; at -= 3) text.insert(at - 3, ",");
-  return text;
-}
 
 /// Above it decimals have no meaning.
 constexpr double kLarge = 1e9;
@@ -35,15 +22,6 @@ std::string figure_text(double value) {
   if (std::abs(value) >= kLarge && std::isfinite(value)) return printed("%.6e", value);
   return value == std::floor(value) && std::isfinite(value) ? grouped(static_cast<Index>(value))
                                                             : printed("%.6f", value);
-}
-
-void add_line(std::string& text, std::string name, const std::string& value) {
-  for (char& c : name) {
-    if (c == '_') c = ' ';
-  }
-  constexpr std::size_t kColumn = 26;
-  name.resize(std::max(name.size() + 1, kColumn), ' ');
-  text += name + value + '\n';
 }
 
 double figure(const EvalReport& report, std::string_view wanted) {

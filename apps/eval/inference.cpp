@@ -110,8 +110,8 @@ void InferenceOptions::add_to(CLI::App& command) {
       ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
 }
 
-void add_model(CLI::App& command, InferenceOptions& options) {
-  command
+CLI::Option* add_model(CLI::App& command, InferenceOptions& options) {
+  return command
       .add_option(
           "checkpoint,--checkpoint", options.checkpoint,
           "Step folder, folder of steps or OUT of a run, or a Hugging Face folder (docs/evaluation.md); required in "

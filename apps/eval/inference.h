@@ -35,8 +35,8 @@ struct InferenceOptions {
   void add_to(CLI::App& command);
 };
 
-/// The checkpoint, as a positional argument or after --checkpoint.
-void add_model(CLI::App& command, InferenceOptions& options);
+/// The checkpoint, as a positional argument or after --checkpoint. It is required.
+CLI::Option* add_model(CLI::App& command, InferenceOptions& options);
 
 /// --batch N, for commands that score passages.
 void add_batch(CLI::App& command, Index& batch);

@@ -39,6 +39,7 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
     const char* text;
   } cases[] = {
       {"megalith", "subcommand"},
+      {"megalith eval --task squad1 --data dev.json", "--task = squad1: needs --score FILE with predictions"},
       {"megalith train", "recipe"},
       {"megalith train /", "error: recipe = /: is a folder; name a recipe in it"},
       {"megalith train /nowhere.toml", "error: recipe = /nowhere.toml: no such file"},
