@@ -204,6 +204,9 @@ constexpr CommandExample kExamples[] = {
     {"score", "--checkpoint out/demo --tokens ids.json"},
     {"eval", "out/demo --task loss --data valid.txt"},
     {"eval", "--task squad2 --data dev-v2.0.json --score predictions.json"},
+    {"report table3", "mine=wikitext.json mine=lambada.json"},
+    {"report table5", "mine=mnli.json mine=squad2.json"},
+    {"report table6", "--format json"},
     {"plan", "recipes/demo.toml --ranks 8 --set parallel.tp=2"},
     {"recipe", "recipes/demo.toml --set train.steps=100"},
     {"checkpoint info", "out/demo"},
@@ -314,6 +317,7 @@ int run(int argc, char** argv) {
   add_generate(program);
   add_score(program);
   add_eval(program);
+  add_report(program);
   add_plan(program);
   add_recipe(program);
   add_tokenize(program);

@@ -30,6 +30,7 @@ void add_train(CLI::App& program);
 void add_generate(CLI::App& program);
 void add_score(CLI::App& program);
 void add_eval(CLI::App& program);
+void add_report(CLI::App& program);
 void add_plan(CLI::App& program);
 void add_recipe(CLI::App& program);
 void add_bench(CLI::App& program);

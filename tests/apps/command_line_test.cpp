@@ -39,6 +39,7 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
     const char* text;
   } cases[] = {
       {"megalith", "subcommand"},
+      {"megalith report", "subcommand"},
       {"megalith eval --task squad1 --data dev.json", "--task = squad1: needs --score FILE with predictions"},
       {"megalith train", "recipe"},
       {"megalith train /", "error: recipe = /: is a folder; name a recipe in it"},
@@ -406,8 +407,8 @@ TEST(CommandLine, OutputThatCannotBeWrittenIsAFailure) {
 }
 
 TEST(CommandLine, HelpOfEveryCommand) {
-  for (const char* command : {"train", "generate", "plan", "tokenize", "data", "checkpoint", "groups", "schedule",
-                              "echo", "bench", "doctor"}) {
+  for (const char* command : {"train", "generate", "report", "plan", "tokenize", "data", "checkpoint", "groups",
+                              "schedule", "echo", "bench", "doctor"}) {
     const Finished got = run_shell(std::string("megalith ") + command + " --help");
     EXPECT_EQ(got.code, 0) << command;
     EXPECT_NE(got.out.find("Usage: megalith"), std::string::npos) << command << "\n" << got.out;

@@ -5,7 +5,7 @@
 #include "tests/apps/program.h"
 #include "tests/test_data.h"
 
-// megalith eval --score.
+// megalith eval --score, and megalith report.
 namespace megalith {
 namespace {
 
@@ -94,6 +94,21 @@ TEST_F(ScoredPredictions, OptionsOfModelsAreRefused) {
   const Finished none = eval("--task loss --data d");
   EXPECT_EQ(none.code, 64);
   EXPECT_THAT(none.err, HasSubstr("checkpoint is required"));
+}
+
+TEST_F(ScoredPredictions, StandInTheTablesOfThePaper) {
+  const std::string out = (dir_ / "s.json").string();
+  ASSERT_EQ(run_shell("megalith eval " + kSquad2 + " --format json >" + out).code, 0);
+  const Finished table = run_shell("megalith report table5 mine=" + out);
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("  -                33.9/20.4        -\n"));
+  EXPECT_EQ(run_shell("megalith report table3").code, 0);
+  EXPECT_EQ(run_shell("megalith report table6 --format json").code, 0);
+  EXPECT_EQ(run_shell("megalith report table6 " + out).code, 64);
+  const Finished twice =
+      run_shell("megalith report table5 a=" + out + " a=" + out + " " + out + " b=" + file("x", "3"));
+  EXPECT_EQ(twice.code, 65);
+  EXPECT_THAT(twice.err, HasSubstr("[report] 2 problems"));
 }
 
 }  // namespace

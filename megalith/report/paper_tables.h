@@ -1,0 +1,33 @@
+#pragma once
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/io/fs.h"
+
+namespace megalith::apps {
+
+/// Tables of Shoeybi et al. 2019 (arXiv:1909.08053): zero-shot results, fine-tuning results, how to fine-tune.
+enum class PaperTable { table3, table5, table6 };
+
+/// A row that stands beside those of the paper: the results of one model.
+struct GivenRow {
+  std::string name;
+  /// By column: "wikitext", "lambada", "mnli", "mnli_mm", "qqp", "squad1", "squad2", "race", and in it by figure, in
+  /// the paper's units: percent, but perplexity.
+  std::map<std::string, std::map<std::string, double>> figures;
+};
+
+/// Reads a report of `eval --format json` into the row of a model. MNLI's mismatched set is known by "mismatched" in
+/// the name of its data file. Throws InputError for another file, for one of a task that the table does not have, and
+/// where the row has such a report already.
+void read_given_report(io::Fs& fs, const io::Path& file, PaperTable table, GivenRow& row);
+
+/// The table as text, with remarks on what the paper prints, or as JSON. table6 takes no rows.
+std::string paper_table_text(PaperTable table, std::span<const GivenRow> given);
+std::string paper_table_json(PaperTable table, std::span<const GivenRow> given);
+
+}  // namespace megalith::apps
