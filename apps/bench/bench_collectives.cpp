@@ -209,7 +209,7 @@ class CollectivesRunner {
   std::optional<CollectiveRow> roof(const Tensor& from, const Tensor& to) {
     void* target = to.raw();
     if (ex_.device() == Device::cuda) {
-      if (!all_reach_next(to)) return std::nullopt;
+      if (!all_reach_next()) return std::nullopt;
       const std::vector<void*> targets = comm::gather_values(world_.all(), target);
       target = targets[static_cast<std::size_t>((world_.rank() + 1) % world_.size())];
     }
@@ -220,12 +220,11 @@ class CollectivesRunner {
 
   /// Whether the GPU of the previous rank may access the memory of this one, on all ranks. Only threads of one process
   /// know the GPUs of each other (device::use).
-  bool all_reach_next(const Tensor& to) const {
+  bool all_reach_next() const {
     const std::span<const int> sharers = device::sharers();
     const std::vector<int> gpus = comm::gather_values(world_.all(), sharers.front());
     const int previous = gpus[static_cast<std::size_t>((world_.rank() + world_.size() - 1) % world_.size())];
-    const bool mine =
-        sharers.size() > 1 && to.bytes() >= device::kMinShared && std::ranges::find(sharers, previous) != sharers.end();
+    const bool mine = sharers.size() > 1 && std::ranges::find(sharers, previous) != sharers.end();
     const std::vector<int> agreed = comm::gather_values(world_.all(), mine ? 1 : 0);
     return std::ranges::find(agreed, 0) == agreed.end();
   }

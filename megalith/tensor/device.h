@@ -101,10 +101,9 @@ Index memory_in_use(Device device);
 /// largest possible value. Throws BackendError in a build without CUDA.
 Index memory_left(Device device);
 /// The calling thread works on this GPU from here on. `gpus`: the GPUs that threads of this process use, if they are to
-/// access each other's memory. From here on those of them that can may access memory that this thread takes by
-/// allocate(), if an allocation has kMinShared bytes or more. Does nothing on the CPU.
+/// access each other's memory. From here on those of them that can may access all memory that this thread takes by
+/// allocate(), whose pieces then are multiples of 2 MiB in the driver's count. Does nothing on the CPU.
 void use(Device device, int index, std::span<const int> gpus = {});
-inline constexpr Index kMinShared = Index{1} << 20;
 /// The GPUs that may access memory that the calling thread takes from here on, its own among them.
 std::span<const int> sharers();
 

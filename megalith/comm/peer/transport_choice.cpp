@@ -1,13 +1,11 @@
 #include "megalith/comm/peer/transport_choice.h"
 
 #include "megalith/comm/peer/kernels.h"
-#include "megalith/tensor/device.h"
 
 namespace megalith::comm {
 namespace {
 
 constexpr Index kMinBytes = Index{1} << 20;  ///< smallest collective; NCCL's latency is lower below it
-static_assert(kMinBytes >= device::kMinShared, "other GPUs do not reach smaller pieces of memory");
 constexpr Index kMinMessageBytes = Index{256} << 10;
 /// From this size on a copy engine's latency in a graph matters little. DP 2 of 124M from a graph took 55.0 ms per step
 /// with copy engines for gradient sums that overlap with the backward pass. With kernels for all sums it took 55.9.
