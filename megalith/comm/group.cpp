@@ -388,8 +388,7 @@ Pending gather_sum_rows(Exec& ex, const Group& group, const Tensor& mine, const 
                   .kind = OpKind::communication};
   Call call = make_call(Op::gather_sum_rows, mine, where);
   call.priority = priority;
-  return read_rows(ex, group, op, call, args,
-                   {mine, out, sums.begin, sums.places, sums.weights},
+  return read_rows(ex, group, op, call, args, {mine, out, sums.begin, sums.places, sums.weights},
                    [](Channel& channel, const Call& made, const GatherSumRows& rows, Stream stream) {
                      return channel.gather_sum_rows(made, rows, stream);
                    });

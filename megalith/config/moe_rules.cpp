@@ -44,22 +44,19 @@ void derive_pattern(RunConfig::Moe& m, Problems& out) {
   m.pattern = standard;
 }
 
-/// Only ranks that read rows may have room for fewer than can come, on CPUs.
+/// Only ranks that read rows may have room for fewer than can come.
 void derive_budget(RunConfig& c, Problems& out) {
   RunConfig::Moe& m = c.moe;
-  const bool sends = m.dispatcher == "all_to_all", on_gpus = c.device.type.value_or("cpu") == "cuda";
+  const bool sends = m.dispatcher == "all_to_all";
   const auto refuse = [&](const char* key, const std::optional<std::string>& value) {
-    if (!value || *value == "worst") return;
-    if (sends)
-      out.add(key, *value,
-              "is for ranks that read each other's rows, moe.dispatcher = peer; it is all_to_all, with room for all "
-              "rows that can come: remove the key");
-    else if (on_gpus)
-      out.add(key, *value, "is built for CPUs; on GPUs there is room for all rows that can come: remove the key");
+    if (!value || *value == "worst" || !sends) return;
+    out.add(key, *value,
+            "is for ranks that read each other's rows, moe.dispatcher = peer; it is all_to_all, with room for all "
+            "rows that can come: remove the key");
   };
   refuse("moe.rank_capacity_factor", m.rank_capacity_factor);
   refuse("moe.overflow", m.overflow);
-  if (sends || on_gpus) m.rank_capacity_factor = "worst";
+  if (sends) m.rank_capacity_factor = "worst";
   set_default(m.overflow, "rerun");
 }
 
@@ -401,8 +398,8 @@ void derive_rank_capacity(RunConfig& c, const grid::ResolvedSizes& grid) {
 
 bool limits_rows(const RunPlan& plan) {
   const nn::MoeConfig& moe = plan.model.moe;
-  return plan.device == Device::cpu && moe.dispatcher != nn::ExpertDispatcher::all_to_all &&
-         moe.capacity != nn::ExpertCapacity::pad && exchanging_ranks(plan) > 1;
+  return moe.dispatcher != nn::ExpertDispatcher::all_to_all && moe.capacity != nn::ExpertCapacity::pad &&
+         exchanging_ranks(plan) > 1;
 }
 
 void derive_moe(RunConfig& c, Problems& out) {

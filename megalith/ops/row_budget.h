@@ -16,17 +16,12 @@ struct LimitRows {
   Index room = 0;           ///< rows of a rank
   Index rank = 0;           ///< of this process in the exchange; -1: its pairs are not counted
 };
-/// Throws InputError for an expert outside [-1, E), BackendError on a GPU: it is built for CPUs.
+/// Throws InputError on the CPU for an expert outside [-1, E); on a GPU it counts as none.
 void limit_rows(Exec& ex, const LimitRows& args);
 
 /// The least capacity factor, in thousandths, with whose ceil(pairs * factor) rows `needed` rows have room.
 constexpr Index factor_for_rows(Index needed, Index pairs) { return needed <= 0 ? 0 : (needed - 1) * 1000 / pairs + 1; }
 /// ceil(pairs * thousandths / 1000)
 constexpr Index rows_of_factor(Index pairs, Index thousandths) { return ceil_div(pairs * thousandths, 1000); }
-
-namespace cpu {
-/// left [E] i64
-void limit_rows(const LimitRows& args, const Tensor& left);
-}  // namespace cpu
 
 }  // namespace megalith::ops

@@ -5,20 +5,19 @@
 
 namespace megalith::ops {
 
-// An exchange in rounds: the rows of some experts of every rank at a time, so that they fit a buffer. Built for CPUs.
+// An exchange in rounds: the rows of some experts of every rank at a time, so that they fit a buffer.
 
 /// round_of[e] = the round of expert e: neighbouring experts of a rank share a round while their rows fit `room`. All
-/// ranks of the exchange find the same. Returns the number of rounds, at least 1. Reads `experts` on the host.
-/// Throws InputError for an expert outside [-1, E), or with more rows than `room`.
+/// ranks of the exchange find the same. Returns the number of rounds, at least 1. Throws InputError for an expert with
+/// more rows than `room`.
 struct AssignRounds {
-  Tensor experts;                     // in   [R, n, K] i32: of rank r's row t; -1: no expert
-  std::span<std::int32_t> round_of;   // out  [E]
-  std::span<std::int64_t> rows;       // out  [E]: of each expert
-  Index local_experts = 1, room = 0;  ///< expert e is on ranks with number e / local_experts
+  std::span<const std::int32_t> counts;  // in   [R, E]: the pairs of rank r for expert e (ops/echo_routing.h)
+  std::span<std::int32_t> round_of;      // out  [E]
+  Index local_experts = 1, room = 0;     ///< expert e is on ranks with number e / local_experts
 };
 std::int32_t assign_rounds(const AssignRounds& args);
 
-/// of_round = experts, with -1 in place of those of other rounds.
+/// of_round = experts, with -1 in place of those of other rounds. At most kMaxGroups experts.
 struct ChoicesOfRound {
   Tensor experts, of_round;  // in, out  [R, n, K] i32
   std::span<const std::int32_t> round_of;
@@ -32,11 +31,5 @@ void number_pairs(Exec& ex, const Tensor& experts, const Tensor& row_of);  // in
 /// The rows at `places` [J, 2] i32 (PlanExchange), pulled into the rows of their numbers. Other rows keep what they
 /// hold.
 void pull_places(Exec& ex, const Tensor& places, const PullTables& pulls);  // P = M = J
-
-namespace cpu {
-void choices_of_round(const ChoicesOfRound& args);
-void number_pairs(const Tensor& experts, const Tensor& row_of);
-void pull_places(const Tensor& places, const PullTables& pulls);
-}  // namespace cpu
 
 }  // namespace megalith::ops

@@ -1,4 +1,5 @@
-// Clones of experts on GPUs: whole steps of ranks that share one GPU or a few, and of ranks with a GPU each.
+// Clones of experts, and room for fewer rows than can come, on GPUs: whole steps of ranks that share one GPU or a few,
+// and of ranks with a GPU each.
 #include "megalith/config/moe_rules.h"
 
 #include "tests/comm/gpu_ranks.h"
@@ -14,10 +15,10 @@ using support::MoeModel;
 using support::relative_error;
 
 /// A router that prefers the first experts, so that ranks differ in load.
-constexpr double kEchoSkew = 0.04;
+constexpr double kEchoSkew = 0.04, kBudgetSkew = 1.5;
 
 struct EchoRun : support::RunRecord {
-  Index clones = 0, moved = 0;  ///< of all layers and steps
+  Index clones = 0, moved = 0, reruns = 0;  ///< of all layers and steps
 };
 
 void train_with_clones(comm::World& world, const config::RunPlan& plan, EchoRun& run) {
@@ -32,6 +33,7 @@ void train_with_clones(comm::World& world, const config::RunPlan& plan, EchoRun&
     if (world.rank() != 0) continue;
     run.losses.push_back(report.loss);
     run.norms.push_back(report.grad_norm);
+    run.reruns += report.rerun ? 1 : 0;
     for (const train::ExpertLoad& layer : report.moe.layers) {
       if (!layer.echo) continue;
       run.clones += layer.echo->clones;
@@ -148,6 +150,30 @@ void expect_same_bits_of_recomputed_layers(const MoeGrid& grid, RunOfPlan run_of
   }
 }
 
+/// Ranks with less room than can come: steps that are run again have the bits of the worst case. With one microbatch
+/// products overwrite gradients, and leave the squares for their norm; with several the last ones add to them.
+void expect_reruns_with_the_bits_of_the_worst_case(const MoeGrid& grid, RunOfPlan run_of) {
+  for (const bool has_clones : {false, true}) {
+    for (const Index microbatches : {1, 2}) {
+      for (const std::string precision : {"bf16", "fp32"}) {
+        SCOPED_TRACE(str(precision, has_clones ? " with clones" : "", ", microbatches ", microbatches));
+        config::RunPlan plan = plan_with_clones(grid, precision, {});
+        if (has_clones) plan.model.moe.echo = {.slots = 1, .min_pairs = 0};
+        plan.model.moe.router_skew = kBudgetSkew;
+        plan.train.micro_batch = plan.train.global_batch * plan.grid.tp / (plan.grid.world_size * microbatches);
+        const auto want = run_of(plan);
+        EXPECT_EQ(want->reruns, 0);
+        plan.model.moe.rank_capacity_factor = {std::max<Index>(1000, 1000 * plan.grid.ep / plan.model.moe.top_k)};
+        const auto got = run_of(plan);
+        if (!has_clones) {
+          EXPECT_GT(got->reruns, 0);
+        }
+        expect_same_run(*got, *want);
+      }
+    }
+  }
+}
+
 const MoeGrid kEchoGrids[] = {{2, 1, 1, 2, 1}, {4, 1, 1, 4, 1}, {4, 2, 1, 2, 1}, {4, 2, 1, 2, 2}};
 
 class SharedGpuEcho : public ::testing::TestWithParam<MoeGrid> {
@@ -170,6 +196,10 @@ TEST_P(SharedGpuEcho, HasTheSameBitsWhereLayersAreRecomputed) {
   expect_same_bits_of_recomputed_layers(GetParam(), run_that_shares);
 }
 
+TEST_P(SharedGpuEcho, StepsThatLackRoomAreRunAgain) {
+  expect_reruns_with_the_bits_of_the_worst_case(GetParam(), run_that_shares);
+}
+
 class GpuEchoGrid : public ::testing::TestWithParam<MoeGrid> {
  protected:
   void SetUp() override {
@@ -184,6 +214,10 @@ TEST_P(GpuEchoGrid, ChangesNothingButTheOrderOfExpertsSums) { expect_other_order
 TEST_P(GpuEchoGrid, HasTheSameBitsHoweverClonesMove) { expect_same_bits_however_clones_move(GetParam(), run_on_gpus); }
 TEST_P(GpuEchoGrid, HasTheSameBitsWhereLayersAreRecomputed) {
   expect_same_bits_of_recomputed_layers(GetParam(), run_on_gpus);
+}
+
+TEST_P(GpuEchoGrid, StepsThatLackRoomAreRunAgain) {
+  expect_reruns_with_the_bits_of_the_worst_case(GetParam(), run_on_gpus);
 }
 
 /// Plans differ from launch to launch.

@@ -12,7 +12,7 @@ inline config::RunPlan plan_on(Device device, const MoeGrid& grid, const MoeMode
                                const std::string& precision) {
   config::RunPlan plan = config::resolve(moe_config(grid, model, "fp32"));
   plan.device = device;
-  if (device == Device::cuda) plan.model.moe.rank_capacity_factor = {};  // as resolve() has it there
+  if (device == Device::cuda) plan.model.moe.rank_capacity_factor = {};  // room for all rows
   plan.train.precision = precision;
   return plan;
 }

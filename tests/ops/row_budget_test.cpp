@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/ops/echo_routing.h"
 #include "megalith/ops/row_rounds.h"
 
 #include "tests/ops/op_test.h"
@@ -143,9 +144,10 @@ TEST(RowRounds, EveryExpertIsInOneRoundAndTheRowsOfARoundFit) {
       const Shape shape{sizes.ranks, sizes.rows, sizes.top_k};
       const Tensor experts = i32_tensor(ex, shape, choices), of_round = ex.tensor(shape, DType::i32);
       std::vector<std::int32_t> round_of(static_cast<std::size_t>(sizes.experts), -9);
-      std::vector<std::int64_t> rows(round_of.size(), -9);
+      const Tensor counts = ex.tensor({sizes.ranks, sizes.experts}, DType::i32);
+      count_pairs(ex, {.experts = experts, .counts = counts});
       const std::int32_t rounds = assign_rounds(
-          {.experts = experts, .round_of = round_of, .rows = rows, .local_experts = sizes.local, .room = room});
+          {.counts = counts.span<std::int32_t>(), .round_of = round_of, .local_experts = sizes.local, .room = room});
       Choices sum(choices.size(), -1);
       for (std::int32_t round = 0; round < rounds; ++round) {
         std::ranges::fill(of_round.span<std::int32_t>(), -7);
@@ -183,11 +185,9 @@ TEST(RowRounds, ListsOfResultsNameEachPlaceOnce) {
 }
 
 TEST(RowRounds, RefusesAnExpertThatFitsNoRound) {
-  Exec ex;
-  const Tensor experts = i32_tensor(ex, {1, 3, 1}, {1, 1, 1});
+  const std::vector<std::int32_t> counts = {2, 1, 0, 2};  // of two ranks
   std::vector<std::int32_t> round_of(2);
-  std::vector<std::int64_t> rows(2);
-  const AssignRounds args{.experts = experts, .round_of = round_of, .rows = rows, .local_experts = 1, .room = 2};
+  const AssignRounds args{.counts = counts, .round_of = round_of, .local_experts = 1, .room = 2};
   EXPECT_THAT([&] { assign_rounds(args); },
               ::testing::ThrowsMessage<InputError>("[assign_rounds] expert 1 has 3 rows: must be at most 2"));
 }

@@ -66,9 +66,10 @@ class Dispatcher {
   virtual RowGrads return_rows_backward(Exec& ex, Saved& saved) const = 0;
   /// dispatch()'s rows, for backward: kept, or brought once more (BackwardRows). x: that of permute().
   virtual Tensor dispatched(Exec& ex, const Tensor& x, Saved& saved) const = 0;
-  /// The experts' gradients to where their rows came from. Wait for the result before permute_backward(). `sources`: its
-  /// results, which a dispatcher may already write.
-  virtual InFlight dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources, Saved& saved) const = 0;
+  /// The experts' gradients to where their rows came from. Wait for the result before permute_backward(). `sources`:
+  /// its results, which a dispatcher may already write.
+  virtual InFlight dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,
+                                     Saved& saved) const = 0;
   /// Those to the gradients of this rank's slices.
   virtual void permute_backward(Exec& ex, const SourceGrads& sources, Saved& saved) const = 0;
 };

@@ -1,5 +1,6 @@
 #include "megalith/nn/moe/expert_rounds.h"
 
+#include "megalith/ops/echo_routing.h"
 #include "megalith/ops/rows.h"
 
 namespace megalith::nn {
@@ -25,7 +26,8 @@ ExpertRounds::ExpertRounds(const ExpertParallel& experts, const DispatchSizes& s
 ExpertRounds::Saved ExpertRounds::make_saved() const {
   Saved saved;
   saved.round_of.resize(static_cast<std::size_t>(sizes_.num_experts));
-  saved.rows_of.resize(static_cast<std::size_t>(sizes_.num_experts));
+  saved.counts_on_host = HostNumbers(experts_.dispatch().size() * sizes_.num_experts);
+  saved.table_on_host = HostNumbers(2 * ranks_.local_experts);
   return saved;
 }
 
@@ -52,10 +54,12 @@ void ExpertRounds::preprocess(Exec& ex, const RoutedPairs& routed, Saved& saved)
                          .room = experts_.max_rows(rows, sizes_.top_k, sizes_.num_experts),
                          .rank = -1});
   }
+  const Tensor counts = ex.tensor({group.size(), sizes_.num_experts}, DType::i32);
+  ops::count_pairs(ex, {.experts = saved.all, .counts = counts});
   if (ex.recording()) return;
-  saved.count = ops::assign_rounds({.experts = saved.all,
+  saved.counts_on_host.copy(ex, counts);
+  saved.count = ops::assign_rounds({.counts = saved.counts_on_host.wait(group),
                                     .round_of = saved.round_of,
-                                    .rows = saved.rows_of,
                                     .local_experts = ranks_.local_experts,
                                     .room = ops::pairs_to_receive(saved.plan)});
 }
@@ -76,6 +80,11 @@ void ExpertRounds::start_round(Exec& ex, std::int32_t round, Saved& saved) const
   plan.row_begin = ex.tensor({rows + 1}, DType::i32);
   plan.pair_begin = ex.tensor({pairs + 1}, DType::i32);
   ops::plan_exchange(ex, plan);
+  const bool host_reads = ex.device() != Device::cpu && sizes_.alignment == 1;  // for loops over groups
+  if (host_reads && !ex.recording()) {
+    saved.table_on_host.copy(ex, saved.table);
+    plan.groups.host = ops::HostGroups(saved.table_on_host.wait(experts_.dispatch()));
+  }
   saved.returns = pull_tables(ex, pairs * slices(), pairs * slices());
   ops::pull_places(ex, plan.places, saved.returns);
 }
@@ -153,7 +162,7 @@ void ExpertRounds::backward(Exec& ex, const Backward& in, const Experts& experts
   });
   end_rounds(ex, in.x, in.dy, in.weights, saved.all);
   if (clones != nullptr) clones->end_rounds(ex);
-  experts.sum_grad_squares(ex);
+  experts.sum_grad_squares(ex, in.weight_grads, of_experts);
 }
 
 void ExpertRounds::sum_grads(Exec& ex, const Tensor& dx, const Tensor& d_weights, Saved& saved) const {

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "megalith/nn/moe/experts.h"
+#include "megalith/nn/moe/host_numbers.h"
 #include "megalith/ops/row_rounds.h"
 
 namespace megalith::nn {
@@ -12,7 +13,8 @@ namespace megalith::nn {
 /// exchange with room for all rows. Backward fetches rows once more and repeats the first GEMM, round by round.
 /// With ECHO (moe/echo.h) a rank's slots are experts here, each in one round; weights of clones are here before the
 /// first round, and their gradients go home after the last. The number of rounds is data, so a pass in rounds is no
-/// part of a graph: its ops run in a loop (Exec::go_back), and the host reads the choices. Built for CPUs.
+/// part of a graph: its ops run in a loop (Exec::go_back), and the host reads how
+/// many pairs each expert has.
 /// Communication: of PeerDispatcher, and in backward another gather_rows of H; each once a round. Memory: the choices
 /// of all, and for a moment the budget's rows, and n K P rows of results.
 class ExpertRounds {
@@ -21,13 +23,20 @@ class ExpertRounds {
     Tensor all;                          ///< [R, n, K] i32: the choices of all ranks
     Tensor row_of;                       ///< [n, K P] i32: pairs in `results`; -1: none
     std::vector<std::int32_t> round_of;  ///< by expert
-    std::vector<std::int64_t> rows_of;   ///< by expert
+    HostNumbers counts_on_host;          ///< [R, E]: the pairs of each rank for each expert
+    HostNumbers table_on_host;           ///< table, for loops over groups on a GPU
     std::int32_t count = 1;              ///< rounds
     ops::PlanExchange plan;              ///< of the round
     Tensor table;                        ///< [2, L] i32: the groups of `plan`
     ops::PullTables returns;             ///< results of the round that come here
     Tensor results;                      ///< [n K P, H]
     RowGrads grads;                      ///< [n K P, ...]
+
+    void take_host_memory(Device device) {
+      if (round_of.empty()) return;  // no passes in rounds
+      counts_on_host.take_memory(device);
+      table_on_host.take_memory(device);
+    }
   };
   ExpertRounds(const ExpertParallel& experts, const DispatchSizes& sizes);
   Saved make_saved() const;

@@ -56,6 +56,11 @@ ops::GroupRows groups_from(const ops::GroupRows& groups, Index first, const Expe
   return groups_in(groups, {first + range.first, range.count});
 }
 
+/// Whether products of parts of the experts leave the squares of one product of all. Others have an order for all.
+bool squares_by_part(const Exec& ex, const ops::GroupRows& groups, ops::Write write) {
+  return ex.device() == Device::cuda && groups.alignment == ops::kGroupedKernelRows && write == ops::Write::overwrite;
+}
+
 }  // namespace
 
 void Experts::declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
@@ -131,7 +136,8 @@ void Experts::recompute_first_gemm(Exec& ex, const Tensor& in, Saved& saved, con
   });
 }
 
-void Experts::sum_grad_squares(Exec& ex) const {
+void Experts::sum_grad_squares(Exec& ex, ops::Write weight_grads, const Saved& saved) const {
+  if (squares_by_part(ex, saved.groups, weight_grads)) return;
   for (const Param* param : {&up_, &down_}) {
     if (param->grad_squares) ops::sum_weight_grad_squares(ex, as_matrices(param->grad), param->grad_squares);
   }
@@ -175,6 +181,10 @@ void Experts::add_weight_grads(Exec& ex, ExpertMatrix matrix, const RowFactors& 
                               .write = write_in(own, rows.write),
                               .squares = is_whole ? param(matrix).grad_squares : Tensor(),
                               .sm_margin = rows.sm_margin};
+  if (param(matrix).grad_squares && own.count > 0 && squares_by_part(ex, saved.groups, rows.write)) {
+    const Index of_expert = param(matrix).grad_squares.numel() / local;
+    args.squares = param(matrix).grad_squares.rows(own.first * of_expert, own.count * of_expert);
+  }
   if (saved.clones == nullptr) {
     args.groups = groups_in(saved.groups, own);
     return ops::grouped_matmul_weight_grad(ex, args);

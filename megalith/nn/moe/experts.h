@@ -63,8 +63,8 @@ class Experts {
   /// Both for the rows of these groups only. `up` was not kept; saved.groups are those of `in`.
   RowGrads backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                           const ExpertRange& range) const;
-  /// The squares of the weights' gradients, after the last part of them.
-  void sum_grad_squares(Exec& ex) const;
+  /// The squares of the weights' gradients, after the last part of them, where the parts have not left them.
+  void sum_grad_squares(Exec& ex, ops::Write weight_grads, const Saved& saved) const;
 
   /// Of this rank's experts and slices: [L, N, K].
   Tensor weights(ExpertMatrix matrix) const;

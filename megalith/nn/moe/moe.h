@@ -37,6 +37,7 @@ struct MoeState : Sublayer::Saved {
 
   void take_host_memory(Device device) override {
     dispatcher->take_host_memory(device);
+    rounds.take_host_memory(device);
     if (echo) echo->take_host_memory(device);
   }
 };

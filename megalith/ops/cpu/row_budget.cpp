@@ -1,9 +1,8 @@
-#include "megalith/ops/row_budget.h"
-
 #include <algorithm>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/ops/row_budget_kernels.h"
 
 namespace megalith::ops::cpu {
 namespace {

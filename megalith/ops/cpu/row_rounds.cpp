@@ -1,4 +1,4 @@
-#include "megalith/ops/row_rounds.h"
+#include "megalith/ops/row_rounds_kernels.h"
 
 namespace megalith::ops::cpu {
 
