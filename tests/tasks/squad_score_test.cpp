@@ -115,8 +115,8 @@ TEST(SquadScore, PartsThatHaveNoQuestionAreMissing) {
 
 TEST(SquadScore, AThresholdAboveOneAppliesToTheFigures) {
   const std::vector<std::vector<std::string>> answers = {{"x"}, {}, {"y"}};
-  const SquadPart part = scores(Task::squad2, answers, {"x", "x", "y"}, {{"q0", 1.5}, {"q1", 1.0}, {"q2", 1.0}}).all;
-  EXPECT_EQ(part.exact, 100.0 / 3) << "q0 becomes \"\", q1 and q2 stay: 1 is not above 1";
+  const SquadPart part = scores(Task::squad2, answers, {"x", "x", "y"}, {{"q0", 1.5}, {"q1", 0.5}, {"q2", 1.0}}).all;
+  EXPECT_EQ(part.exact, 100.0 / 3) << "q0 becomes \"\", q2 stays: 1 is not above 1";
 }
 
 TEST(SquadScore, BestThresholdsTakeTheOrderOfTheFileForEqualNumbers) {
