@@ -64,7 +64,7 @@ std::unique_ptr<EchoRun> run_on_gpus(const config::RunPlan& plan) {
 /// Experts of whole vectors: in 16 bits the kernel for all of them takes these, in f32 a loop of GEMMs.
 config::RunPlan plan_with_clones(const MoeGrid& grid, const std::string& precision, const nn::EchoConfig& echo) {
   constexpr MoeModel kModel{"Skewed", [](config::RunConfig& c) {
-                              c.moe.ffn_hidden_size = 16;
+                              support::fit_grouped_kernel(c);
                               c.moe.router_skew = kEchoSkew;
                               c.moe.shared_ffn_hidden_size = 8;
                             }};

@@ -17,8 +17,14 @@ inline config::RunPlan plan_on(Device device, const MoeGrid& grid, const MoeMode
   return plan;
 }
 
-/// Experts of whole vectors, as the kernel for all of them takes, and of 12 units in a loop of GEMMs; padded; dropping.
-inline constexpr MoeModel kSentAndRead[] = {{"Kernel", [](config::RunConfig& c) { c.moe.ffn_hidden_size = 16; }},
+/// Widths of whole vectors, as the kernel for all experts takes in 16 bits.
+inline void fit_grouped_kernel(config::RunConfig& c) {
+  c.model.hidden_size = 24;
+  c.moe.ffn_hidden_size = 16;
+}
+
+/// Experts for the kernel, and of 12 units in a loop of GEMMs; padded; dropping.
+inline constexpr MoeModel kSentAndRead[] = {{"Kernel", fit_grouped_kernel},
                                             {"Loop", [](config::RunConfig& c) { c.moe.pattern = "dm"; }},
                                             {"Padded",
                                              [](config::RunConfig& c) {
@@ -28,7 +34,7 @@ inline constexpr MoeModel kSentAndRead[] = {{"Kernel", [](config::RunConfig& c) 
                                                c.moe.shared_ffn_hidden_size = 8;
                                              }},
                                             {"Dropping", [](config::RunConfig& c) {
-                                               c.moe.ffn_hidden_size = 16;
+                                               fit_grouped_kernel(c);
                                                c.moe.capacity = "drop";
                                                c.moe.capacity_factor = 1.0;
                                                c.moe.capacity_run = 4;
