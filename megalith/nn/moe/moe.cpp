@@ -82,6 +82,8 @@ Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& op
       router_(name + ".router", spec, groups, params),
       experts_(name + ".experts", options, params),
       overflow_(spec.config.overflow) {
+  if (options.captured_end == ForwardStage::preprocess || options.captured_end == ForwardStage::dispatch)
+    clone_grads_end_ = BackwardStage::dispatch;
   Index columns = spec.config.num_experts;
   if (spec.config.echo.slots > 0 && this->groups().dispatch().size() > 1)
     columns = echo_.emplace(spec, this->groups(), experts_).num_columns();
@@ -209,13 +211,14 @@ InFlight Moe::backward_stage(Exec& ex, const Microbatch& microbatch, BackwardSta
       break;
     case BackwardStage::dispatch:
       dispatch_backward(ex, microbatch, grads.dx, saved);
+      if (echo_ && clone_grads_end_ == stage) echo_->finish_grads(ex, *saved.echo);
       break;
     case BackwardStage::preprocess:
       preprocess_backward(ex, microbatch, grads.dx, saved);
       break;
     default:
       route_backward(ex, microbatch, grads.dx, saved);
-      if (echo_) echo_->finish_grads(ex, *saved.echo);
+      if (echo_ && clone_grads_end_ == stage) echo_->finish_grads(ex, *saved.echo);
   }
   return {};
 }

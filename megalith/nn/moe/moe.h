@@ -90,6 +90,9 @@ class Moe final : public SublayerOf<MoeState> {
   std::optional<ExpertRounds> rounds_;  ///< where ranks have room for fewer rows than can come
   Experts experts_;
   std::optional<Echo> echo_;  ///< where ranks share the experts, and have slots
+  /// The stage that waits for the gradients of clones: the last. Where graphs hold the last stages the one before them,
+  /// as the transfers start outside of these graphs.
+  BackwardStage clone_grads_end_ = BackwardStage::route;
   std::unique_ptr<Dispatcher> dispatcher_;
   std::optional<SharedExperts> shared_;
   RowOverflow overflow_;
