@@ -241,9 +241,14 @@ std::vector<LayerRun> runs_with(Index slots, const LayerRun& run) {
   return all;
 }
 
+/// Numbers of both kinds; or whole ones in f32 alone, for many pairs.
+enum class Compared : std::uint8_t { all, whole_numbers };
+
 /// Runs with clones have the results of those without, all of them the same weight gradients. Returns what was planned.
-LayerResults expect_same_results(const std::vector<GivenRouting>& routings, Index slots) {
+LayerResults expect_same_results(const std::vector<GivenRouting>& routings, Index slots,
+                                 Compared compared = Compared::all) {
   for (const DType dtype : {DType::f64, DType::f32}) {
+    if (dtype == DType::f64 && compared == Compared::whole_numbers) continue;
     for (const Numbers numbers : {Numbers::whole, Numbers::random}) {
       // In f32 the rounding of a row follows from the number of rows of its group (ops/grouped_matmul.h).
       if (dtype == DType::f32 && numbers == Numbers::random) continue;
@@ -341,14 +346,15 @@ GivenRouting routing_with(const nlohmann::json& counts) {
 /// needed, ties, remainders, fewer pairs than ranks, none at all, experts that leave home whole.
 TEST(EchoLayer, PlansOfTheVectors) {
   std::ifstream file(MEGALITH_TEST_DATA "/echo/echo.json");
+  const nlohmann::json vectors = nlohmann::json::parse(file);
   int plans = 0;
-  for (const nlohmann::json& entry : nlohmann::json::parse(file).at("cases")) {
+  for (const nlohmann::json& entry : vectors.at("cases")) {
     if (entry.at("op") != "plan" || entry.at("input").at("ranks") == 1) continue;
     SCOPED_TRACE(entry.at("id").get<std::string>());
     const nlohmann::json& input = entry.at("input");
     if (input.at("experts") > 32) continue;  // D-15: 14,000 pairs, as many others
-    const LayerResults results =
-        expect_same_results({routing_with(input.at("count"))}, input.at("slots_per_rank").get<Index>());
+    const LayerResults results = expect_same_results({routing_with(input.at("count"))},
+                                                     input.at("slots_per_rank").get<Index>(), Compared::whole_numbers);
     EXPECT_EQ(results.clones, entry.at("expect").at("slot_src").get<Ints>());
     EXPECT_EQ(results.computed, entry.at("expect").at("load_after").get<Ints>());
     ++plans;

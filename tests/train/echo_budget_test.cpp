@@ -1,6 +1,7 @@
 // Clones of experts (docs/echo.md) where ranks have room for few rows: what a step does that needs more.
 #include <algorithm>
 #include <map>
+#include <regex>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ namespace {
 
 using support::MoeGrid;
 
-constexpr Index kBudgetSteps = 4, kEchoTopK = 4;
+constexpr Index kBudgetSteps = 3, kEchoTopK = 4;
 
 struct BudgetWay {
   const char *factor, *overflow = "rerun", *weights = "keep", *backend = "auto", *balance = "greedy";
@@ -38,6 +39,8 @@ config::RunConfig echo_budget_config(const MoeGrid& grid, const BudgetWay& way, 
                                                recipe.moe.z_loss = 0.01;
                                              }},
                                             precision, kBudgetSteps);
+  c.model.num_layers = grid.pp * grid.chunks > 2 ? 4 : 2;
+  c.train.global_batch = grid.pp > 1 ? 16 : 8;
   c.moe.dispatcher = "peer";
   if (*way.factor != 0) c.moe.rank_capacity_factor = way.factor;
   c.moe.overflow = way.overflow;
@@ -75,7 +78,8 @@ EchoBudgetRun budget_run(const config::RunPlan& plan, nn::RouterDecisions* decis
         if (world.rank() != world.size() - 1) continue;
         run.losses.push_back(report.loss);
         run.norms.push_back(report.grad_norm);
-        run.loads.push_back(report.moe.json());
+        // The bytes differ by the way in which weights move.
+        run.loads.push_back(std::regex_replace(report.moe.json(), std::regex("\"bytes\":[0-9.]+"), ""));
         run.reruns.push_back(report.rerun);
         run.reports.push_back(report.moe);
       }
@@ -110,31 +114,31 @@ class EchoBudget : public ::testing::TestWithParam<MoeGrid> {};
 INSTANTIATE_TEST_SUITE_P(Grids, EchoBudget, ::testing::ValuesIn(kEchoBudgetGrids),
                          [](const auto& test) { return test.param.name(); });
 
-/// In rounds over the experts and the clones of each rank.
+/// In rounds over the experts and the clones of each rank. A grid takes two of the ways, in one precision.
 TEST_P(EchoBudget, StepsThatOverflowAreRunAgainWithTheBitsOfTheWorstCase) {
-  for (const char* precision : {"fp64", "bf16"}) {
-    const EchoBudgetRun want = budget_run(GetParam(), {.factor = "worst"}, precision);
-    for (const BudgetWay& way : {BudgetWay{.factor = "1.1"},
+  constexpr BudgetWay kWays[] = {{.factor = "1.1"},
                                  {.factor = "1.02", .weights = "redispatch", .backend = "collective"},
                                  {.factor = "1", .weights = "redispatch", .backend = "peer"},
-                                 {.factor = "1", .backend = "host_sized"}}) {
-      SCOPED_TRACE(str(precision, ' ', way.factor, ' ', way.weights, ' ', way.backend));
-      const EchoBudgetRun got = budget_run(GetParam(), way, precision);
-      expect_same_budget_run(got, want);
-      EXPECT_EQ(want.reruns, std::vector<bool>(kBudgetSteps, false));
-      EXPECT_GT(std::ranges::count(got.reruns, true), 0);
-    }
+                                 {.factor = "1", .backend = "host_sized"}};
+  const auto turn = static_cast<std::size_t>(GetParam().ep + GetParam().etp + GetParam().pp);
+  const char* precision = turn % 2 == 0 ? "fp64" : "bf16";
+  const EchoBudgetRun want = budget_run(GetParam(), {.factor = "worst"}, precision);
+  for (const BudgetWay& way : {kWays[turn % 4], kWays[(turn + 2) % 4]}) {
+    SCOPED_TRACE(str(precision, ' ', way.factor, ' ', way.weights, ' ', way.backend));
+    const EchoBudgetRun got = budget_run(GetParam(), way, precision);
+    expect_same_budget_run(got, want);
+    EXPECT_EQ(want.reruns, std::vector<bool>(kBudgetSteps, false));
+    EXPECT_GT(std::ranges::count(got.reruns, true), 0);
   }
 }
 
-TEST_P(EchoBudget, RerunsRecomputeAsOtherStepsDo) {
+TEST(EchoBudgets, RerunsRecomputeAsOtherStepsDo) {
   using nn::RecomputeModule;
-  for (const nn::RecomputeConfig& recompute :
-       {support::full(nn::RecomputeMethod::uniform, 1), support::full(nn::RecomputeMethod::uniform, 3),
-        support::selective({RecomputeModule::norms, RecomputeModule::attention, RecomputeModule::mlp}),
-        support::selective({RecomputeModule::dispatch, RecomputeModule::mlp})}) {
-    config::RunPlan worst = config::resolve(echo_budget_config(GetParam(), {.factor = "worst"})),
-                    least = config::resolve(echo_budget_config(GetParam(), {.factor = "1", .weights = "redispatch"}));
+  const MoeGrid grid{2, 1, 1, 2, 1};
+  for (const nn::RecomputeConfig& recompute : {support::full(nn::RecomputeMethod::uniform, 2),
+                                               support::selective({RecomputeModule::dispatch, RecomputeModule::mlp})}) {
+    config::RunPlan worst = config::resolve(echo_budget_config(grid, {.factor = "worst"})),
+                    least = config::resolve(echo_budget_config(grid, {.factor = "1", .weights = "redispatch"}));
     worst.recompute = least.recompute = recompute;
     const EchoBudgetRun got = budget_run(least);
     expect_same_budget_run(got, budget_run(worst));
