@@ -30,4 +30,14 @@ void argmax_of_shards(Exec& ex, const ArgmaxOfShards& args) {
       [args] { cpu::argmax_of_shards(args); }, [args](auto&, auto stream) { cuda::argmax_of_shards(stream, args); });
 }
 
+void count_matches(Exec& ex, const CountMatches& args) {
+  const auto [rows] = dims<1>(args.ids, "count_matches.ids");
+  expect_dtype(args.ids, DType::i32, "count_matches.ids");
+  expect_like(args.targets, {rows}, DType::i32, "count_matches.targets");
+  expect_like(args.sum, {1}, DType::f64, "count_matches.sum");
+  run_kernel(
+      ex, {.name = "count_matches", .reads = {args.ids, args.targets, args.sum}, .writes = {args.sum}},
+      [args] { cpu::count_matches(args); }, [args](auto&, auto stream) { cuda::count_matches(stream, args); });
+}
+
 }  // namespace megalith::ops

@@ -23,4 +23,11 @@ struct ArgmaxOfShards {
 };
 void argmax_of_shards(Exec& ex, const ArgmaxOfShards& args);
 
+/// sum += the number of rows whose id is the target; -1 is none.
+struct CountMatches {
+  Tensor ids, targets;  // in   [T] i32
+  Tensor sum;           // out, accumulated  [1] f64
+};
+void count_matches(Exec& ex, const CountMatches& args);
+
 }  // namespace megalith::ops

@@ -57,6 +57,23 @@ void gelu_backward(Exec& ex, const GeluBackward& args) {
       [args] { cpu::gelu_backward(args); }, [args](auto&, auto stream) { cuda::gelu_backward(stream, args); });
 }
 
+void tanh_forward(Exec& ex, const Tensor& x, const Tensor& y) {
+  expect_float(ex, x, "tanh_forward");
+  expect_like(y, x.shape(), x.dtype(), "tanh_forward.y");
+  run_kernel(
+      ex, {.name = "tanh_forward", .reads = {x}, .writes = {y}}, [=] { cpu::tanh_forward(x, y); },
+      [=](auto&, auto stream) { cuda::tanh_forward(stream, x, y); });
+}
+
+void tanh_backward(Exec& ex, const TanhBackward& args) {
+  expect_float(ex, args.y, "tanh_backward");
+  expect_like(args.dy, args.y.shape(), args.y.dtype(), "tanh_backward.dy");
+  expect_like(args.dx, args.y.shape(), args.y.dtype(), "tanh_backward.dx");
+  run_kernel(
+      ex, {.name = "tanh_backward", .reads = {args.y, args.dy}, .writes = {args.dx}},
+      [args] { cpu::tanh_backward(args); }, [args](auto&, auto stream) { cuda::tanh_backward(stream, args); });
+}
+
 void bias_dropout_residual(Exec& ex, const BiasDropoutResidual& args) {
   expect_float(ex, args.x, "bias_dropout_residual");
   const auto [tokens, hidden] = dims<2>(args.x, "bias_dropout_residual.x");

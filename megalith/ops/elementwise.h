@@ -42,6 +42,15 @@ struct GeluBackward {
 };
 void gelu_backward(Exec& ex, const GeluBackward& args);
 
+/// y = tanh(x), for any equal shapes. y may be x.
+void tanh_forward(Exec& ex, const Tensor& x, const Tensor& y);
+/// dx = dy (1 - y^2), from the y that tanh_forward() has stored. dx may be dy.
+struct TanhBackward {
+  Tensor y, dy;  // in
+  Tensor dx;     // out
+};
+void tanh_backward(Exec& ex, const TanhBackward& args);
+
 /// The random numbers of a dropout. Element e of a tensor of token rows is global element (state.first_sample * seq_len
 /// + first_row) * elements_per_row + e. `state` is the StepState in memory, which also has the step. Attention numbers
 /// its probabilities in its own way (attention.h). An element is kept if its word of the site's stream (base/philox.h)

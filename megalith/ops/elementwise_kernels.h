@@ -12,6 +12,8 @@ void bias_backward(const Tensor& dy, const Tensor& bias_grad, const Tensor& part
 void bias_gelu(const BiasGelu& args);
 void gelu(const Gelu& args);
 void gelu_backward(const GeluBackward& args);
+void tanh_forward(const Tensor& x, const Tensor& y);
+void tanh_backward(const TanhBackward& args);
 void bias_dropout_residual(const BiasDropoutResidual& args);
 void dropout_backward(const DropoutBackward& args);
 void add(const Tensor& a, const Tensor& b, const Tensor& out);
@@ -25,6 +27,8 @@ void bias_backward(Stream stream, const Tensor& dy, const Tensor& bias_grad, con
 void bias_gelu(Stream stream, const BiasGelu& args);
 void gelu(Stream stream, const Gelu& args);
 void gelu_backward(Stream stream, const GeluBackward& args);
+void tanh_forward(Stream stream, const Tensor& x, const Tensor& y);
+void tanh_backward(Stream stream, const TanhBackward& args);
 /// The residual may be undefined here: out = dropout(x + bias).
 void bias_dropout_residual(Stream stream, const BiasDropoutResidual& args);
 void dropout_backward(Stream stream, const DropoutBackward& args);

@@ -43,13 +43,13 @@ void decide_step(Exec& ex, const DecideStep& args) {
       [args] { cpu::decide_step(args); }, [args](auto&, auto stream) { cuda::decide_step(stream, args); });
 }
 
-void scale_step_state(Exec& ex, const Tensor& optimizer_state, const Tensor& step_state) {
+void scale_step_state(Exec& ex, const Tensor& optimizer_state, const Tensor& step_state, ScaledLoss loss) {
   expect_struct<OptimizerState>(optimizer_state, "scale_step_state.optimizer_state");
   expect_struct<StepState>(step_state, "scale_step_state.step_state");
   run_kernel(
       ex, {.name = "scale_step_state", .reads = {optimizer_state, step_state}, .writes = {step_state}},
-      [=] { cpu::scale_step_state(optimizer_state, step_state); },
-      [=](auto&, auto stream) { cuda::scale_step_state(stream, optimizer_state, step_state); });
+      [=] { cpu::scale_step_state(optimizer_state, step_state, loss); },
+      [=](auto&, auto stream) { cuda::scale_step_state(stream, optimizer_state, step_state, loss); });
 }
 
 }  // namespace megalith::ops

@@ -52,6 +52,9 @@ struct OptimizerState {
   /// 1: a step was not finite or the ranks disagreed; nothing changes any more. 2: experts had too few rows in a step;
   /// it and those after it change nothing until the host sets this to 0.
   std::int64_t halted = 0;
+  /// Terms of the first loss in the global batch of the next step, where they are counted before it (StepCounts); else
+  /// 0.
+  std::int64_t next_terms = 0;
 };
 inline constexpr std::int64_t kHeldForRows = 2;
 
@@ -70,6 +73,7 @@ struct StepCounts {
   std::uint64_t calls = 0;                     ///< agreement terms: 0 if all ranks made the same calls
   std::uint64_t requests = 0;                  ///< requests of ranks to all ranks, summed; no meaning here
   std::uint64_t without_rows = 0;              ///< pairs of token and expert beyond the rows of ranks (row_budget.h)
+  std::uint64_t next_terms = 0;                ///< terms of the first loss in the next step, where that needs them
   std::uint64_t loss_counts[kMaxLosses] = {};  ///< terms of each loss in the global batch
 };
 /// The mean of a loss over its terms; 0 if there are none.
@@ -79,7 +83,7 @@ constexpr double mean_of_loss(const StepTotals& totals, const StepCounts& counts
 }
 /// How much of them ranks communicate, with `losses` losses.
 constexpr Index summed_totals(int losses) { return 1 + losses; }
-constexpr Index summed_counts(int losses) { return 4 + losses; }
+constexpr Index summed_counts(int losses) { return 5 + losses; }
 
 /// What the host reads about a step when it is complete.
 struct StepOutcome {
@@ -100,7 +104,8 @@ struct StepRules {
   double clip = 0;  ///< limit of the global gradient norm; 0: none
   WithoutRows without_rows = WithoutRows::holds;
   /// Backward multiplies every term of the first loss by 1 / this, before the number of terms of all ranks is known.
-  /// The update then corrects the gradients. 0: they need no correction. Models with several losses have 0.
+  /// The update then corrects the gradients. 0: they need no correction. Models with several losses have 0: their terms
+  /// are counted before the step, and scale_step_state() divides by them.
   double divided_by = 0;
   int losses = 1;
   double loss_weights[kMaxLosses] = {1, 1, 1, 1};
@@ -179,6 +184,7 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   outcome.loss_scale = state.loss_scale;
   outcome.applied = verdict.apply != 0 ? 1 : 0;
   outcome.halted = state.halted;
+  state.next_terms = static_cast<std::int64_t>(counts.next_terms);
   if (state.halted != 0) return verdict;
   if (agreed && !has_rows) {
     outcome.halted = state.halted = kHeldForRows;
@@ -204,7 +210,7 @@ struct StepTerms {
   Tensor sum_squares;    // in   [2 groups] f64: squares, replicas_squares of each reduction group
   Tensor loss_sums;      // in   [L] f64, L <= kMaxLosses
   Tensor totals;         // out  [5] f64: StepTotals
-  Tensor counts;         // in, out  [8] u64: StepCounts
+  Tensor counts;         // in, out  [9] u64: StepCounts
   Tensor overflow = {};  // in   [2] i64: LimitRows::overflow; undefined: none
   Tensor outcome;        // out  u8 [sizeof(StepOutcome)]: finite_here
   LossShare loss = LossShare::counts;
@@ -213,7 +219,7 @@ void step_terms(Exec& ex, const StepTerms& args);
 
 /// decide() on the device.
 struct DecideStep {
-  Tensor totals, counts;  // in   [5] f64, [8] u64, summed over all ranks
+  Tensor totals, counts;  // in   [5] f64, [9] u64, summed over all ranks
   Tensor state;           // in, out  u8 [sizeof(OptimizerState)]
   Tensor verdict;         // out  u8 [sizeof(StepVerdict)]
   Tensor outcome;         // in, out  u8 [sizeof(StepOutcome)]
@@ -221,7 +227,16 @@ struct DecideStep {
 };
 void decide_step(Exec& ex, const DecideStep& args);
 
+/// Whether a StepState is that of the first loss, whose gradients are also divided by OptimizerState::next_terms where
+/// these are known, or that of another.
+enum class ScaledLoss : std::uint8_t { first, other };
 /// Multiplies the loss_scale of a StepState by that of an OptimizerState (both u8 of their sizes).
-void scale_step_state(Exec& ex, const Tensor& optimizer_state, const Tensor& step_state);
+void scale_step_state(Exec& ex, const Tensor& optimizer_state, const Tensor& step_state,
+                      ScaledLoss loss = ScaledLoss::first);
+/// The number that scale_step_state() multiplies by.
+constexpr double step_scale(const OptimizerState& state, ScaledLoss loss) {
+  const bool divides = loss == ScaledLoss::first && state.next_terms > 0;
+  return divides ? state.loss_scale / static_cast<double>(state.next_terms) : state.loss_scale;
+}
 
 }  // namespace megalith::ops

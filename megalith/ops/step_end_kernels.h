@@ -8,13 +8,13 @@ namespace megalith::ops {
 namespace cpu {
 void step_terms(const StepTerms& args);
 void decide_step(const DecideStep& args);
-void scale_step_state(const Tensor& optimizer_state, const Tensor& step_state);
+void scale_step_state(const Tensor& optimizer_state, const Tensor& step_state, ScaledLoss loss);
 }  // namespace cpu
 
 namespace cuda {
 void step_terms(Stream stream, const StepTerms& args);
 void decide_step(Stream stream, const DecideStep& args);
-void scale_step_state(Stream stream, const Tensor& optimizer_state, const Tensor& step_state);
+void scale_step_state(Stream stream, const Tensor& optimizer_state, const Tensor& step_state, ScaledLoss loss);
 }  // namespace cuda
 
 }  // namespace megalith::ops

@@ -31,7 +31,7 @@ BytesByOwner planned_bytes(const config::RunPlan& plan, int rank);
 struct StepScalars {
   Tensor squares;          ///< [2 optimizers] f64: Optimizer::sum_of_squares
   Tensor totals;           ///< [5] f64: ops::StepTotals
-  Tensor counts;           ///< [8] u64: ops::StepCounts
+  Tensor counts;           ///< [9] u64: ops::StepCounts
   Tensor optimizer_state;  ///< u8 [sizeof(ops::OptimizerState)]
   Tensor verdict;          ///< u8 [sizeof(ops::StepVerdict)]
   Tensor outcome;          ///< u8 [sizeof(ops::StepOutcome)]

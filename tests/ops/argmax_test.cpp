@@ -45,6 +45,26 @@ TEST_P(ArgmaxTest, FindsTheLargestOfRealColumns) {
   for (const Index shards : {1, 2, 3, 4, 12}) EXPECT_EQ(by_shards(logits, 5, 10, shards), want) << shards;
 }
 
+TEST_P(ArgmaxTest, CountsTheIdsThatAreTheTargets) {
+  std::int32_t ids[] = {0, 1, 1, -1, 2, 1}, targets[] = {0, 1, 0, -1, -1, 1};
+  double sum = 5;
+  const auto count = [&](Index rows) {
+    count_matches(ex_, {.ids = Tensor(ids, {rows}, DType::i32),
+                        .targets = Tensor(targets, {rows}, DType::i32),
+                        .sum = Tensor(&sum, {1}, DType::f64)});
+    return sum;
+  };
+  EXPECT_EQ(count(6), 8) << "an id of -1 matches no target";
+  EXPECT_EQ(count(3), 10) << "it adds";
+  EXPECT_EQ(count(0), 10);
+  EXPECT_EQ(error_text([&] {
+              count_matches(ex_, {.ids = Tensor(ids, {6}, DType::i32),
+                                  .targets = Tensor(targets, {5}, DType::i32),
+                                  .sum = Tensor(&sum, {1}, DType::f64)});
+            }),
+            "[count_matches.targets] shape = [5]: must be [6]");
+}
+
 TEST_P(ArgmaxTest, TiesGoToTheLowerId) {
   const Values logits = {0, 2, 2, 1, 2, 0, kMinusInfinity, kMinusInfinity, kMinusInfinity, 7, 7, 7};
   for (const Index shards : {1, 2, 3, 6})

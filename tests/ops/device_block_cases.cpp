@@ -428,6 +428,9 @@ TEST_P(DeviceOps, Argmax) {
     const std::vector<std::int32_t> none(static_cast<std::size_t>(rows), 77);
     const Twin pairs = t().bytes_of(nothing.data(), {2 * rows, 2}, DType::f64),
                ids = t().bytes_of(none.data(), {rows}, DType::i32);
+    std::vector<std::int32_t> guesses;  // some of which are right
+    for (Index row = 0; row < rows; ++row) guesses.push_back(static_cast<std::int32_t>(row % 3 - 1));
+    const Twin wanted = t().bytes_of(guesses.data(), {rows}, DType::i32), matches = t().scalar(3);
     t().run([&](Exec& ex) {
       // Two shards with the same columns, the second with the higher ids: the first wins.
       for (const Index shard : {0, 1})
@@ -436,11 +439,13 @@ TEST_P(DeviceOps, Argmax) {
                     .first_id = shard * columns,
                     .vocab_size = 2 * columns - (columns > 4 ? 2 : 0)});
       argmax_of_shards(ex, {.best = pairs.on(ex), .ids = ids.on(ex)});
+      count_matches(ex, {.ids = ids.on(ex), .targets = wanted.on(ex), .sum = matches.on(ex)});
     });
     const auto want = ids.oracle.span<std::int32_t>();
     std::vector<std::int32_t> got(want.size());
     t().tested().copy(got.data(), ids.tested.raw(), ids.tested.bytes());
     EXPECT_EQ(t().read(pairs.tested), values_on(t().oracle(), pairs.oracle));
+    EXPECT_EQ(t().read(matches.tested), values_on(t().oracle(), matches.oracle));
     EXPECT_EQ(got, std::vector<std::int32_t>(want.begin(), want.end()));
     t().release();
   }

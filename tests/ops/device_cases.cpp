@@ -26,6 +26,7 @@ TEST_P(DeviceOps, Elementwise) {
     const Twin x = t().in({rows, columns}, 1, 3), z = t().in({rows, columns}, 1, 3), bias = t().in({columns}, 2);
     const Twin residual = t().in({rows, columns}, 3), y = t().out({rows, columns}), dz = t().out({rows, columns});
     const Twin y_erf = t().out({rows, columns}), dz_erf = t().out({rows, columns});
+    const Twin tanh = t().out({rows, columns}), dx_tanh = t().out({rows, columns});
     const Twin sum = t().out({rows, columns}), dropped = t().out({rows, columns}), back = t().out({rows, columns});
     const Twin grad = t().in_f32({columns}, 4), state = t().structure(kDeviceState), copied = t().out({rows, columns});
     t().run([&](Exec& ex) {
@@ -35,6 +36,8 @@ TEST_P(DeviceOps, Elementwise) {
       gelu_backward(ex, {.z = x.on(ex), .dy = residual.on(ex), .dz = dz.on(ex)});
       gelu(ex, {.z = x.on(ex), .y = y_erf.on(ex), .form = GeluForm::erf});
       gelu_backward(ex, {.z = x.on(ex), .dy = residual.on(ex), .dz = dz_erf.on(ex), .form = GeluForm::erf});
+      tanh_forward(ex, x.on(ex), tanh.on(ex));
+      tanh_backward(ex, {.y = x.on(ex), .dy = residual.on(ex), .dx = dx_tanh.on(ex)});
       add(ex, x.on(ex), residual.on(ex), sum.on(ex));
       bias_dropout_residual(
           ex,
@@ -50,6 +53,8 @@ TEST_P(DeviceOps, Elementwise) {
     expect_same(dz, "gelu'");
     expect_same(y_erf, "gelu with the error function");
     expect_same(dz_erf, "gelu' with the error function");
+    expect_same(tanh, "tanh");
+    expect_same(dx_tanh, "tanh'");
     expect_same(sum, "add");
     expect_same(dropped, "bias_dropout_residual");
     expect_same(back, "dropout_backward");

@@ -221,11 +221,11 @@ TEST_P(DeviceOps, DecidesStepsAsTheOracleDoes) {
   constexpr Index num_totals = 1 + kMaxLosses, num_counts = summed_counts(kMaxLosses);
   const Twin loss = t().bytes_of(std::array{3.0, 5.0}.data(), {2}, DType::f64);
   const Twin totals = t().bytes_of(std::vector<double>(num_totals, 7).data(), {num_totals}, DType::f64);
-  const Twin counts = t().bytes_of(std::vector<std::uint64_t>(num_counts).data(), {num_counts}, DType::u64),
-             outcome = t().structure(StepOutcome{});
+  const StepCounts next_terms{.next_terms = 7};
+  const Twin counts = t().bytes_of(&next_terms, {num_counts}, DType::u64), outcome = t().structure(StepOutcome{});
   const Twin state = t().structure(OptimizerState{.updates = 41, .loss_scale = 65536, .clean_steps = 1}),
              verdict = t().structure(StepVerdict{});
-  const Twin step = t().structure(kDeviceState);
+  const Twin step = t().structure(kDeviceState), of_labels = t().structure(kDeviceState);
   const StepRules rules{.learning_rate = {.lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 10, .decay_steps = 100},
                         .scaling = {.initial = 65536, .growth_interval = 2},
                         .clip = 1};
@@ -244,6 +244,7 @@ TEST_P(DeviceOps, DecidesStepsAsTheOracleDoes) {
     const Twin overflow = t().bytes_of(without_rows.data(), {2}, DType::i64);
     t().run([&](Exec& ex) {
       scale_step_state(ex, state.on(ex), step.on(ex));
+      scale_step_state(ex, state.on(ex), of_labels.on(ex), ScaledLoss::other);
       step_terms(ex, {.sum_squares = this_time.on(ex),
                       .loss_sums = loss.on(ex),
                       .totals = totals.on(ex),
@@ -258,6 +259,7 @@ TEST_P(DeviceOps, DecidesStepsAsTheOracleDoes) {
                        .rules = rules});
     });
     EXPECT_TRUE(same_bytes(step));
+    EXPECT_TRUE(same_bytes(of_labels));
     EXPECT_TRUE(same_bytes(state));
     EXPECT_TRUE(same_bytes(totals));
     EXPECT_TRUE(same_bytes(counts));

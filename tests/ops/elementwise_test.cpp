@@ -72,6 +72,27 @@ TEST_P(ElementwiseTest, GeluBackwardEqualsDifferences) {
   }
 }
 
+TEST_P(ElementwiseTest, TanhAndItsBackwardPass) {
+  for (const Index n : {Index{0}, Index{1}, Index{137}, Index{40001}}) {
+    // Not near the limits, where 1 - y^2 has few digits of an f32.
+    Values x = random_values(n, 1, 1), dy = random_values(n, 2), y = x, dx = x;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      y[i] = std::tanh(x[i]);
+      dx[i] = dy[i] * (std::tanh(x[i] + kStep) - std::tanh(x[i] - kStep)) / (2 * kStep);
+    }
+    const Tensor in_place = put({n}, x), gradient = put({n}, dy);
+    tanh_forward(ex_, in_place, in_place);
+    expect_near(in_place, y, "tanh");
+    tanh_backward(ex_, {.y = in_place, .dy = gradient, .dx = gradient});
+    EXPECT_LT(relative_error(values_of(gradient), dx), std::max(GetParam().tolerance, 1e-9));
+  }
+  const Tensor x = put({3}, {NAN, -INFINITY, INFINITY});
+  tanh_forward(ex_, x, x);
+  EXPECT_TRUE(std::isnan(values_of(x)[0]));
+  EXPECT_EQ(values_of(x)[1], -1);
+  EXPECT_EQ(values_of(x)[2], 1);
+}
+
 // Nowhere above 2e-7, which is the error of the polynomial and of an f32 exponent.
 TEST_P(ElementwiseTest, GeluWithTheErrorFunctionIsExactEverywhere) {
   Values z;
@@ -150,6 +171,9 @@ TEST_P(ElementwiseTest, NamesTheArgumentThatDoesNotFit) {
   EXPECT_EQ(error_text([&] { copy(ex_, x, wrong); }), "[copy.to] shape = [3]: must be [3, 4]");
   EXPECT_EQ(error_text([&] { gelu_backward(ex_, {.z = x, .dy = x, .dz = Tensor()}); }),
             "[gelu_backward.dz] there is no tensor: must have shape [3, 4]");
+  EXPECT_EQ(error_text([&] { tanh_forward(ex_, x, wrong); }), "[tanh_forward.y] shape = [3]: must be [3, 4]");
+  EXPECT_EQ(error_text([&] { tanh_backward(ex_, {.y = x, .dy = wrong, .dx = x}); }),
+            "[tanh_backward.dy] shape = [3]: must be [3, 4]");
 }
 
 TEST(ParallelFor, ThrowsWhatATaskThrowsWhenAllHaveEnded) {

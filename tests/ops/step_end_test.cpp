@@ -141,6 +141,23 @@ TEST(StepEnd, TheLossIsTheWeightedSumOfTheMeans) {
   EXPECT_EQ(one.mean_loss(totals, {}), 0);
 }
 
+// The vote of a step carries the terms of the next one's first loss, also that of a step which is skipped.
+TEST(StepEnd, TheFirstLossIsDividedByTheTermsThatTheStepBeforeHasSummed) {
+  Steps steps({.scaling = {.initial = 8}});
+  const auto step = [&](std::uint64_t next_terms, std::uint64_t non_finite) {
+    decide(steps.rules_, {.squares = 1}, {.non_finite = non_finite, .next_terms = next_terms}, steps.state_,
+           steps.outcome_);
+  };
+  EXPECT_EQ(step_scale(steps.state_, ScaledLoss::first), 8) << "unknown: the host has divided";
+  step(5, 0);
+  EXPECT_EQ(step_scale(steps.state_, ScaledLoss::first), 8.0 / 5);
+  EXPECT_EQ(step_scale(steps.state_, ScaledLoss::other), 8);
+  step(3, 1);
+  EXPECT_EQ(step_scale(steps.state_, ScaledLoss::first), 4.0 / 3) << "skipped";
+  step(0, 0);
+  EXPECT_EQ(step_scale(steps.state_, ScaledLoss::first), 4);
+}
+
 TEST(StepEnd, TermsCountReplicasOnce) {
   Exec ex;
   const auto numbers = [&](std::initializer_list<double> values) {

@@ -44,4 +44,11 @@ void argmax_of_shards(const ArgmaxOfShards& args) {
   }
 }
 
+void count_matches(const CountMatches& args) {
+  const auto *ids = args.ids.data<std::int32_t>(), *targets = args.targets.data<std::int32_t>();
+  Index matches = 0;
+  for (Index t = 0; t < args.ids.numel(); ++t) matches += targets[t] >= 0 && ids[t] == targets[t] ? 1 : 0;
+  args.sum.data<double>()[0] += static_cast<double>(matches);
+}
+
 }  // namespace megalith::ops::cpu

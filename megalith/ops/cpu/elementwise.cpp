@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "megalith/base/philox.h"
@@ -87,6 +88,32 @@ void gelu_backward(const GeluBackward& args) {
     const ElementwiseKernels<T>& all = kernels<T>().elementwise;
     const auto piece = args.form == GeluForm::erf ? all.gelu_erf_backward : all.gelu_backward;
     parallel_pieces(n, kPiece, n, [&](Index begin, Index count) { piece(z + begin, dy + begin, dz + begin, count); });
+  });
+}
+
+// A few rows per step pass these two, so they have no kernels per instruction set.
+void tanh_forward(const Tensor& x, const Tensor& y) {
+  dispatch_float(x.dtype(), "tanh_forward", [&]<class T>() {
+    const Index n = x.numel();
+    parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
+      for (Index i = begin; i < begin + count; ++i)
+        y.data<T>()[i] = converted<T>(std::tanh(converted<Arithmetic<T>>(x.data<T>()[i])));
+    });
+  });
+}
+
+void tanh_backward(const TanhBackward& args) {
+  dispatch_float(args.y.dtype(), "tanh_backward", [&]<class T>() {
+    using A = Arithmetic<T>;
+    const T *y = args.y.data<T>(), *dy = args.dy.data<T>();
+    T* dx = args.dx.data<T>();
+    const Index n = args.y.numel();
+    parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
+      for (Index i = begin; i < begin + count; ++i) {
+        const A value = converted<A>(y[i]);
+        dx[i] = converted<T>(converted<A>(dy[i]) * (A{1} - value * value));
+      }
+    });
   });
 }
 

@@ -40,9 +40,9 @@ void decide_step(const DecideStep& args) {
   store(outcome, args.outcome);
 }
 
-void scale_step_state(const Tensor& optimizer_state, const Tensor& step_state) {
+void scale_step_state(const Tensor& optimizer_state, const Tensor& step_state, ScaledLoss loss) {
   auto state = load<StepState>(step_state);
-  state.loss_scale *= load<OptimizerState>(optimizer_state).loss_scale;
+  state.loss_scale *= step_scale(load<OptimizerState>(optimizer_state), loss);
   store(state, step_state);
 }
 

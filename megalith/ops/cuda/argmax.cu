@@ -60,6 +60,19 @@ __global__ void __launch_bounds__(kThreads)
   ids[t] = static_cast<std::int32_t>(id);
 }
 
+/// One block counts all rows: a head has one per sample. Integers, so their order does not matter.
+__global__ void __launch_bounds__(kThreads)
+    count_matches_kernel(const std::int32_t* ids, const std::int32_t* targets, double* sum, Index rows) {
+  __shared__ unsigned long long matches;
+  if (threadIdx.x == 0) matches = 0;
+  __syncthreads();
+  unsigned long long mine = 0;
+  for (Index t = threadIdx.x; t < rows; t += kThreads) mine += targets[t] >= 0 && ids[t] == targets[t] ? 1 : 0;
+  atomicAdd(&matches, mine);
+  __syncthreads();
+  if (threadIdx.x == 0) *sum += static_cast<double>(matches);
+}
+
 }  // namespace
 
 void argmax(Stream stream, const Argmax& args) {
@@ -75,6 +88,11 @@ void argmax_of_shards(Stream stream, const ArgmaxOfShards& args) {
   const Index rows = args.ids.numel();
   launch({stream, ceil_div(rows, kThreads), kThreads}, argmax_of_shards_kernel, pointer<const double>(args.best),
          pointer<std::int32_t>(args.ids), rows, args.best.dim(0));
+}
+
+void count_matches(Stream stream, const CountMatches& args) {
+  launch({stream, 1, kThreads}, count_matches_kernel, pointer<const std::int32_t>(args.ids),
+         pointer<const std::int32_t>(args.targets), pointer<double>(args.sum), args.ids.numel());
 }
 
 }  // namespace megalith::ops::cuda

@@ -92,6 +92,24 @@ struct GeluSlope {
   }
 };
 
+/// y = tanh(x).  2 elements moved.
+struct Tanh {
+  template <int N>
+  __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[0][i] = tanhf(in[0][i]);
+  }
+};
+
+/// dx = dy (1 - y^2).  3 elements moved.
+struct TanhSlope {
+  template <int N>
+  __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[0][i] = in[1][i] * (1.0f - in[0][i] * in[0][i]);
+  }
+};
+
 /// out = dropout(x + bias).  2 elements moved; one Philox block (20 multiplications) for four of them.
 template <class T>
 struct BiasDropout {
@@ -243,6 +261,19 @@ void gelu_backward(Stream stream, const GeluBackward& args) {
       map(stream, Flat{args.z.numel()}, std::array{pointer<const T>(args.z), pointer<const T>(args.dy)},
           std::array{pointer<T>(args.dz)}, GeluSlope<kForm>{});
     });
+  });
+}
+
+void tanh_forward(Stream stream, const Tensor& x, const Tensor& y) {
+  dispatch_element(x.dtype(), [&]<class T>() {
+    map(stream, Flat{x.numel()}, std::array{pointer<const T>(x)}, std::array{pointer<T>(y)}, Tanh{});
+  });
+}
+
+void tanh_backward(Stream stream, const TanhBackward& args) {
+  dispatch_element(args.y.dtype(), [&]<class T>() {
+    map(stream, Flat{args.y.numel()}, std::array{pointer<const T>(args.y), pointer<const T>(args.dy)},
+        std::array{pointer<T>(args.dx)}, TanhSlope{});
   });
 }
 

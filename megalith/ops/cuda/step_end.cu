@@ -19,8 +19,8 @@ __global__ void decide_step_kernel(const StepRules rules, const StepTotals* tota
   *verdict = decide(rules, *totals, *counts, *state, *outcome);
 }
 
-__global__ void scale_step_state_kernel(const OptimizerState* optimizer_state, StepState* step_state) {
-  step_state->loss_scale *= optimizer_state->loss_scale;
+__global__ void scale_step_state_kernel(const OptimizerState* optimizer_state, StepState* step_state, ScaledLoss loss) {
+  step_state->loss_scale *= step_scale(*optimizer_state, loss);
 }
 
 }  // namespace
@@ -38,9 +38,9 @@ void decide_step(Stream stream, const DecideStep& args) {
          pointer<StepVerdict>(args.verdict), pointer<StepOutcome>(args.outcome));
 }
 
-void scale_step_state(Stream stream, const Tensor& optimizer_state, const Tensor& step_state) {
+void scale_step_state(Stream stream, const Tensor& optimizer_state, const Tensor& step_state, ScaledLoss loss) {
   launch({stream, 1, 1}, scale_step_state_kernel, pointer<const OptimizerState>(optimizer_state),
-         pointer<StepState>(step_state));
+         pointer<StepState>(step_state), loss);
 }
 
 }  // namespace megalith::ops::cuda
