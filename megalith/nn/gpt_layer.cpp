@@ -26,7 +26,8 @@ std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, con
       .qk_norm_eps = config.norm_eps,
       .biases = config.biases,
       .dropout = config.attention_dropout,
-      .dropout_site = random_site(number, LayerSite::attention_probabilities)};
+      .dropout_site = random_site(number, LayerSite::attention_probabilities),
+      .mask = config.mask};
   return {{{.layer = number,
             .name = name + ".attention",
             .norm = {name + ".norm1", config.norm_eps, config.norm},

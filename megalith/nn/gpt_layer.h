@@ -18,6 +18,7 @@ struct GptLayerConfig {
   QkNorm qk_norm = QkNorm::none;
   Activation activation = Activation::gelu;
   Biases biases = Biases::all;
+  ops::AttentionMask mask = ops::AttentionMask::causal;
   std::optional<MoeSpec> experts = {};  ///< in place of the MLP
 };
 

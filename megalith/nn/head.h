@@ -11,12 +11,18 @@ namespace megalith::nn {
 struct LossSpec {
   std::string_view name;
   double weight = 1;
+  std::string_view terms = {};  ///< name of the number of its terms in reports; empty: they do not have it
 };
 
-/// What a head reads besides the stream, and where its losses go.
+/// What a head reads besides the stream, and where its losses go. Some heads read only R rows of the T of a microbatch.
 struct HeadInputs {
-  Tensor targets;    ///< [T] i32, or -1 where a row has no loss
-  Tensor loss_sums;  ///< [losses] f64
+  Tensor targets;      ///< [T] i32, or -1 where a row has no loss; of a masked language model [N], N <= R
+  Tensor loss_sums;    ///< [losses] f64
+  Tensor rows = {};    ///< [R] i32, rows of the microbatch, each at most once; -1: none
+  Tensor row_of = {};  ///< [T] i32, the inverse: where in `rows` a row of the microbatch is; -1: nowhere
+  Tensor labels = {};  ///< [B] i32, the class of each sample; -1: it has none
+  /// u8 [sizeof(StepState)], whose loss_scale multiplies the gradients of losses of labels. In training.
+  Tensor label_state = {};
 };
 
 /// The end of a model: from the stream x [O, H] to losses, O = T or its share outside a region (TensorParallel). Const
@@ -30,15 +36,15 @@ class Head {
 
   virtual ~Head() = default;
   virtual std::unique_ptr<Saved> make_saved() const = 0;
-  /// What the losses are computed from: for a language model this rank's logits [T, V/tp].
-  virtual Tensor outputs(Exec& ex, const Tensor& x, Saved& saved) const = 0;
-  /// The loss of every row [T], 0 where it has none. Adds the sums to inputs.loss_sums.
+  /// Of a language model: this rank's logits [T, V/tp]. Throws InternalError for other heads.
+  virtual Tensor outputs(Exec& ex, const Tensor& x, Saved& saved) const;
+  /// The loss of every target [T] or [N], 0 where it has none. Adds the sums to inputs.loss_sums.
   virtual Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
                          Saved& saved) const = 0;
-  /// The same for an evaluation, which also needs the likeliest id of every row: best_ids [T] i32 is overwritten,
-  /// unless it is undefined.
+  /// The same for an evaluation of a language model, which also needs the likeliest id of every row: best_ids [T] i32
+  /// is overwritten, unless it is undefined. Throws InternalError for other heads.
   virtual Tensor score(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
-                       const Tensor& best_ids) const = 0;
+                       const Tensor& best_ids) const;
   /// Overwrites dx [O, H] and adds to its bias_grad. Adds to the gradients of the head's parameters.
   virtual void backward(Exec& ex, const Microbatch& microbatch, const HeadInputs& inputs, Saved& saved,
                         const GradWithBias& dx) const = 0;

@@ -40,6 +40,7 @@ SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec,
       first_head_(heads_ * tp.group().rank()),
       global_heads_(spec.num_heads),
       position_(spec.position),
+      mask_(spec.mask),
       dropout_{spec.dropout, options.seed, spec.dropout_site},
       recomputes_(options.recompute.has(RecomputeModule::attention)) {
   if (spec.qk_norm != QkNorm::none) qk_norm_.emplace(name, spec, tp.group(), params);
@@ -87,6 +88,7 @@ ops::QkvOrder SelfAttention::order(const Exec& ex, const Microbatch& microbatch,
                               .num_heads = heads_,
                               .head_dim = head_dim_,
                               .dropout = dropout_.in(microbatch).probability,
+                              .mask = mask_,
                               .num_kv_heads = kv_heads_,
                               .lengths = microbatch.lengths ? ops::SampleLengths::given : ops::SampleLengths::equal});
 }
@@ -105,6 +107,7 @@ void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, AttentionStat
                               .first_head = first_head_,
                               .num_global_heads = global_heads_,
                               .dropout = dropout_.in(microbatch),
+                              .mask = mask_,
                               .num_kv_heads = kv_heads_,
                               .lengths = microbatch.lengths ? sub_batch.of(microbatch.lengths) : Tensor(),
                               .order = order(ex, microbatch, saved)});
@@ -141,6 +144,7 @@ void SelfAttention::local_work_grad(Exec& ex, const Microbatch& microbatch, Atte
                                .first_head = first_head_,
                                .num_global_heads = global_heads_,
                                .dropout = dropout_.in(microbatch),
+                               .mask = mask_,
                                .num_kv_heads = kv_heads_,
                                .lengths = microbatch.lengths,
                                .order = order(ex, microbatch, saved)});

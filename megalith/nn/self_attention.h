@@ -19,7 +19,7 @@ struct AttentionState : RegionState {
   KvCache cache;               ///< decoding only
 };
 
-/// Causal self-attention with the heads split over `tp`: rank i computes heads [i A/tp, (i+1) A/tp) of A and as large a
+/// Self-attention with the heads split over `tp`: rank i computes heads [i A/tp, (i+1) A/tp) of A and as large a
 /// share of the G kv heads, so scores, softmax, dropout and the weighted sum are local. The fused weight [(A + 2G) D,
 /// H] holds the q of the A/G heads of group 0, then its k, then its v, then those of group 1, ...: a shard is one box.
 /// Where positions are rotations, qkv (normed, if q and k are) is rotated in place, and brought into
@@ -56,6 +56,7 @@ class SelfAttention final : public TensorParallelSublayer<AttentionState> {
 
   Index heads_, kv_heads_, head_dim_, first_head_, global_heads_;
   PositionKind position_;
+  ops::AttentionMask mask_;
   std::optional<QkNormLayer> qk_norm_;
   DropoutSite dropout_;
   bool recomputes_;  // whether backward recomputes its output

@@ -9,6 +9,7 @@
 #include "megalith/nn/moe/moe_config.h"
 #include "megalith/nn/recompute_config.h"
 #include "megalith/nn/sublayer_stack.h"
+#include "megalith/ops/attention.h"
 
 namespace megalith::nn {
 
@@ -23,7 +24,7 @@ struct StreamSpec {
   NormPlacement norm_placement = NormPlacement::pre;
 };
 
-/// Causal self-attention.
+/// Self-attention.
 struct AttentionSpec {
   Index num_heads = 0, num_kv_heads = 0, head_dim = 0;
   PositionKind position = PositionKind::learned;  ///< rope: q and k are rotated by Microbatch::rope_table
@@ -32,6 +33,7 @@ struct AttentionSpec {
   Biases biases = Biases::all;
   double dropout = 0;              ///< on the probabilities
   std::uint32_t dropout_site = 0;  ///< random site
+  ops::AttentionMask mask = ops::AttentionMask::causal;
 };
 
 /// Two GEMMs with an activation between them.
