@@ -34,11 +34,6 @@ struct Word {
 
 }  // namespace
 
-Index BertSampleConfig::budget(Index tokens) const {
-  constexpr double kRounding = 1e-9;  // 0.29 * 100 is just below 29
-  return std::max<Index>(1, static_cast<Index>(mask_fraction * static_cast<double>(tokens) + kRounding));
-}
-
 BertVocabulary bert_vocabulary(const tokenizer::Tokenizer& tokenizer) {
   using tokenizer::Special;
   BertVocabulary vocabulary;

@@ -6,18 +6,12 @@
 #include <vector>
 
 #include "megalith/base/types.h"
+#include "megalith/data/bert_config.h"
 #include "megalith/data/samples.h"
 #include "megalith/data/sentence_source.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::data {
-
-/// The segments of a sample, and what its second class means.
-enum class SentenceOrder : std::uint8_t {
-  sop,  ///< two consecutive segments; the second class: they are swapped
-  nsp,  ///< the second class: the second segment is of another document
-  none  ///< one segment, no classes
-};
 
 /// What samples need of a vocabulary.
 struct BertVocabulary {
@@ -29,23 +23,6 @@ struct BertVocabulary {
 /// Of a tokenizer. Throws ConfigError, which lists the tokens, if it lacks one of the four. [UNK] and all added tokens
 /// are special, too.
 BertVocabulary bert_vocabulary(const tokenizer::Tokenizer& tokenizer);
-
-/// What samples of a masked language model are made by.
-struct BertSampleConfig {
-  Index seq_len = 512;
-  SentenceOrder order = SentenceOrder::sop;
-  double mask_fraction = 0.15;  ///< of the tokens that are not special
-  Index max_ngram = 3;          ///< words of a span
-  bool whole_words = true;      ///< else every token is a word
-  double short_fraction = 0.1;  ///< samples with a random shorter target
-
-  /// Tokens of texts in a sample, beside [CLS] A [SEP] B [SEP].
-  Index max_tokens() const { return seq_len - 3; }
-  /// Masked tokens of a sample with so many tokens that are not special: at least 1.
-  Index budget(Index tokens) const;
-  /// P, the places for masked tokens in every sample.
-  Index max_masked() const { return budget(max_tokens()); }
-};
 
 /// One sample, in memory of the caller. S = seq_len, P = max_masked().
 struct BertSample {
@@ -84,6 +61,7 @@ class BertSamples {
 
   Index count() const { return before_.back(); }
   const BertSampleConfig& config() const { return config_; }
+  const SentenceSource& source() const { return *source_; }
   /// Writes a sample, 0 <= sample < count(), as an epoch has it. Any thread; allocates some kilobytes.
   void make(Index epoch, Index sample, BertSample& out) const;
 
@@ -103,7 +81,7 @@ class BertSamples {
     Index begin = 0, end = 0;
     Index size() const { return end - begin; }
   };
-  bool is_pair() const { return config_.order != SentenceOrder::none; }
+  bool is_pair() const { return config_.is_pair(); }
   bool begins_word(std::int32_t id) const;
   std::vector<std::int32_t> read(Range range) const;
   Index cut_at_word(Index begin, Index limit) const;

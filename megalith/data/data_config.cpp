@@ -193,6 +193,28 @@ std::vector<WeightedPath> weighted_paths(io::Fs& fs, const std::vector<std::stri
   return weighted;
 }
 
+void refuse_weights(io::Fs& fs, const std::vector<std::string>& valid) {
+  if (!weighted_paths(fs, valid, "data.valid").empty())
+    throw ConfigError("data.valid: has weights; it is evaluated as it stands, so name files only");
+}
+void refuse_split_of_weights(const DataConfig& config) {
+  if (!config.split.empty())
+    throw ConfigError(
+        str("data.split = \"", config.split, "\": does not go with a weighted data.train; name data.valid"));
+}
+
+/// Returns make(). Errors of it begin with the key.
+template <class Make>
+auto of_key(std::string_view key, Make&& make) {
+  try {
+    return make();
+  } catch (InputError& error) {
+    throw InputError(str(key, ": ", error.what()));
+  } catch (ConfigError& error) {
+    throw ConfigError(str(key, ": ", error.what()));
+  }
+}
+
 TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const tokenizer::Tokenizer& tokenizer,
                        Index seq_len, const TextReading& reading) {
   std::vector<TrainingSet::Corpus> corpora;
@@ -200,11 +222,7 @@ TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const
     const TokenSourcePtr source = open_corpus(fs, {one.path}, tokenizer, "data.train", reading);
     corpora.push_back({part(source, {0, source->num_tokens()}, seq_len, "data.train"), one.weight});
   }
-  try {
-    return TrainingSet(std::move(corpora));
-  } catch (const ConfigError& error) {
-    throw ConfigError(str("data.train: ", error.what()));
-  }
+  return of_key("data.train", [&] { return TrainingSet(std::move(corpora)); });
 }
 
 }  // namespace
@@ -215,15 +233,12 @@ DataSets open_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokeni
   const TextReading reading{.key = config.key, .max_line = config.max_line, .threads = threads, .notes = &notes};
   const auto open_valid = [&]() -> std::optional<SampleSet> {
     if (config.valid.empty()) return std::nullopt;
-    if (!weighted_paths(fs, config.valid, "data.valid").empty())
-      throw ConfigError("data.valid: has weights; it is evaluated as it stands, so name files only");
+    refuse_weights(fs, config.valid);
     const TokenSourcePtr valid = open_corpus(fs, config.valid, tokenizer, "data.valid", reading);
     return part(valid, {0, valid->num_tokens()}, seq_len, "data.valid");
   };
   if (const auto paths = weighted_paths(fs, config.train, "data.train"); !paths.empty()) {
-    if (!config.split.empty())
-      throw ConfigError(
-          str("data.split = \"", config.split, "\": does not go with a weighted data.train; name data.valid"));
+    refuse_split_of_weights(config);
     DataSets sets{.train = open_blend(fs, paths, tokenizer, seq_len, reading), .valid = open_valid()};
     sets.notes = std::move(notes);
     return sets;
@@ -235,6 +250,44 @@ DataSets open_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokeni
     sets.valid = part(source, ranges[1], seq_len, "data.valid (from data.split)");
   sets.notes = std::move(notes);
   return sets;
+}
+
+BertDataSets open_bert_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer,
+                            const BertMaking& making, int threads) {
+  DataNotes notes;
+  const TextReading reading{.key = config.key, .max_line = config.max_line, .threads = threads, .notes = &notes};
+  const BertVocabulary vocabulary = bert_vocabulary(tokenizer);
+  const auto samples = [&](const SentenceSourcePtr& source, BertSamples::Documents documents, std::string_view key) {
+    return of_key(key, [&] { return BertSamples(source, documents, vocabulary, making.config, making.seed); });
+  };
+  const auto all_of = [&](const std::vector<std::string>& paths, std::string_view key) {
+    const SentenceSourcePtr source = open_sentences(fs, paths, tokenizer, key, reading);
+    return samples(source, {0, source->num_documents()}, key);
+  };
+  const auto open_valid = [&]() -> std::optional<BertSamples> {
+    if (config.valid.empty()) return std::nullopt;
+    refuse_weights(fs, config.valid);
+    return all_of(config.valid, "data.valid");
+  };
+  const auto sets_of = [&](std::vector<BertTrainingSet::Corpus> corpora, std::optional<BertSamples> valid) {
+    return BertDataSets{.train = of_key("data.train", [&] { return BertTrainingSet(std::move(corpora), making.seed); }),
+                        .valid = std::move(valid),
+                        .notes = std::move(notes)};
+  };
+  if (const auto paths = weighted_paths(fs, config.train, "data.train"); !paths.empty()) {
+    refuse_split_of_weights(config);
+    std::vector<BertTrainingSet::Corpus> corpora;
+    for (const WeightedPath& one : paths) corpora.push_back({all_of({one.path}, "data.train"), one.weight});
+    std::optional<BertSamples> valid = open_valid();
+    return sets_of(std::move(corpora), std::move(valid));
+  }
+  const SentenceSourcePtr source = open_sentences(fs, config.train, tokenizer, "data.train", reading);
+  const auto parts = split_documents(config.split.empty() ? Split{} : parse_split(config.split), *source);
+  std::optional<BertSamples> valid = open_valid();
+  if (!valid && parts[1].size() > 0) valid = samples(source, parts[1], "data.valid (from data.split)");
+  std::vector<BertTrainingSet::Corpus> corpora;
+  corpora.push_back({samples(source, parts[0], "data.train"), 1});
+  return sets_of(std::move(corpora), std::move(valid));
 }
 
 }  // namespace megalith::data

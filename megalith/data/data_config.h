@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "megalith/base/problems.h"
+#include "megalith/data/bert_training_set.h"
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/samples.h"
 #include "megalith/data/sentence_source.h"
@@ -70,5 +71,23 @@ struct DataSets {
 /// Opens train and valid with samples of seq_len. Throws ConfigError, InputError, IoError.
 DataSets open_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer, Index seq_len,
                    int threads = 1);
+
+/// What a run of a masked language model reads.
+struct BertDataSets {
+  BertTrainingSet train;
+  std::optional<BertSamples> valid;
+  DataNotes notes{};
+};
+
+/// How samples are made: of which vocabulary, sizes and random numbers.
+struct BertMaking {
+  BertSampleConfig config;
+  std::uint64_t seed = 0;
+};
+
+/// The same as open_data(), of documents of sentences (open_sentences). `split` cuts between documents. Throws
+/// ConfigError also if the vocabulary lacks a token that samples need.
+BertDataSets open_bert_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer,
+                            const BertMaking& making, int threads = 1);
 
 }  // namespace megalith::data

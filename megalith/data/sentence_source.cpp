@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "megalith/base/hash.h"
+#include "megalith/data/token_source.h"
+
 namespace megalith::data {
 namespace {
 
@@ -57,6 +60,11 @@ class JoinedSentences final : public SentenceSource {
       tokens_.push_back(tokens_.back() + source->first_token(sentences));
     }
   }
+  std::uint64_t fingerprint() const override {
+    std::uint64_t hash = sources_.front()->fingerprint();
+    for (std::size_t i = 1; i < sources_.size(); ++i) hash = hash_combine(hash, sources_[i]->fingerprint());
+    return hash;
+  }
   Index num_documents() const override { return documents_.back(); }
   Index first_sentence(Index document) const override {
     const std::size_t i = source_of(documents_, document);
@@ -88,6 +96,14 @@ class JoinedSentences final : public SentenceSource {
 };
 
 }  // namespace
+
+std::uint64_t SentenceSource::fingerprint() const {
+  const Index documents = num_documents();
+  const std::uint64_t parts =
+      hash_combine(static_cast<std::uint64_t>(documents), static_cast<std::uint64_t>(first_sentence(documents)));
+  return hash_combine(parts, fingerprint_of_tokens(
+                                 num_tokens(), [this](Index first, std::span<std::int32_t> out) { copy(first, out); }));
+}
 
 SentenceSourcePtr indexed_sentences(IndexedDataset dataset, std::int32_t end_of_document) {
   return std::make_shared<IndexedSentences>(std::move(dataset), end_of_document);

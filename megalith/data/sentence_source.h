@@ -15,6 +15,10 @@ class SentenceSource {
  public:
   virtual ~SentenceSource() = default;
   const std::string& name() const { return name_; }  ///< the file, for messages
+  Index num_tokens() const { return first_token(first_sentence(num_documents())); }
+  /// A hash that differs between corpora, for resumes: of all sentences' number, and of tokens as
+  /// TokenSource::fingerprint().
+  virtual std::uint64_t fingerprint() const;
 
   virtual Index num_documents() const = 0;
   /// The number of a document's first sentence among all. document may be num_documents().

@@ -86,15 +86,19 @@ void TokenSource::copy(Index first, std::span<std::int32_t> out) const {
 }
 
 std::uint64_t TokenSource::fingerprint() const {
+  return fingerprint_of_tokens(num_tokens_, [this](Index first, std::span<std::int32_t> out) { copy(first, out); });
+}
+
+std::uint64_t fingerprint_of_tokens(Index num_tokens, const std::function<void(Index, std::span<std::int32_t>)>& copy) {
   constexpr Index kStretch = 4096, kMaxStretches = 16384;
   std::array<std::int32_t, kStretch> ids{};
-  std::uint64_t hash = hash_combine(fnv1a("tokens"), static_cast<std::uint64_t>(num_tokens_));
-  const Index stretches = std::min(kMaxStretches, ceil_div(num_tokens_, kStretch));
-  const bool all = stretches * kStretch >= num_tokens_;
+  std::uint64_t hash = hash_combine(fnv1a("tokens"), static_cast<std::uint64_t>(num_tokens));
+  const Index stretches = std::min(kMaxStretches, ceil_div(num_tokens, kStretch));
+  const bool all = stretches * kStretch >= num_tokens;
   for (Index i = 0; i < stretches; ++i) {
     // (num_tokens - size) * i stays below 2^63: 2^49 tokens would not fit any disk.
-    const Index first = all ? i * kStretch : (num_tokens_ - kStretch) * i / (stretches - 1);
-    const std::span some = std::span(ids).first(static_cast<std::size_t>(std::min(kStretch, num_tokens_ - first)));
+    const Index first = all ? i * kStretch : (num_tokens - kStretch) * i / (stretches - 1);
+    const std::span some = std::span(ids).first(static_cast<std::size_t>(std::min(kStretch, num_tokens - first)));
     copy(first, some);
     for (std::size_t k = 0; k < some.size(); k += 2) {
       const std::uint64_t high = k + 1 < some.size() ? static_cast<std::uint64_t>(some[k + 1]) << 32 : 0;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,6 +39,9 @@ class TokenSource {
   std::string name_;
   Index num_tokens_ = 0, vocab_size_ = 0;
 };
+
+/// TokenSource::fingerprint() of a stream: copy(first, out) gives tokens [first, first + out.size()).
+std::uint64_t fingerprint_of_tokens(Index num_tokens, const std::function<void(Index, std::span<std::int32_t>)>& copy);
 
 using TokenSourcePtr = std::shared_ptr<const TokenSource>;
 
