@@ -73,18 +73,32 @@ struct Measured {
 /// Random tokens: the cost of a step does not depend on them.
 class RandomBatches : public model::BatchSource {
  public:
-  explicit RandomBatches(Index vocab) : vocab_(static_cast<std::uint32_t>(vocab)) {}
-  void fill(Index first_sample, Index, const model::Batch& batch) const override {
-    const auto& [tokens, targets, lengths] = batch;
+  explicit RandomBatches(const model::ModelConfig& model)
+      : vocab_(static_cast<std::uint32_t>(model.vocab_size)), seq_len_(static_cast<std::int32_t>(model.seq_len)) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override {
+    const std::span<std::int32_t> tokens = batch.tokens, targets = batch.targets;
     const RandomSite site{.seed = 1, .step = static_cast<std::uint32_t>(first_sample)};
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = static_cast<std::int32_t>(site.word(2 * i) % vocab_);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(site.word(2 * i) % vocab_);
+    for (std::size_t i = 0; i < targets.size(); ++i)
       targets[i] = static_cast<std::int32_t>(site.word(2 * i + 1) % vocab_);
-    }
+    if (!batch.lengths.empty()) fill_bert(count, batch);
   }
 
  private:
+  /// Whole samples, whose first tokens after [CLS] are masked.
+  void fill_bert(Index count, const model::Batch& batch) const {
+    std::ranges::fill(batch.lengths, seq_len_);
+    std::ranges::fill(batch.types, 0);
+    std::ranges::fill(batch.labels, 0);
+    if (batch.rows.empty()) return;
+    std::vector<std::int32_t> places(batch.targets.size());
+    const std::size_t masked = places.size() / static_cast<std::size_t>(count);
+    for (std::size_t i = 0; i < places.size(); ++i) places[i] = static_cast<std::int32_t>(1 + i % masked);
+    model::fill_rows(places, batch);
+  }
+
   std::uint32_t vocab_;
+  std::int32_t seq_len_;
 };
 
 config::RunPlan plan_of(const StepBench& b) {
@@ -181,7 +195,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     train::Engine engine(world, plan);
     engine.allocate();
     engine.choose_gemms();
-    const RandomBatches source(plan.model.vocab_size);
+    const RandomBatches source(plan.model);
     train::Progress progress;
     // As in a run: step by step on the CPU; on a GPU the next step starts before the results of the last one are read.
     const int under_way = engine.steps_ahead();

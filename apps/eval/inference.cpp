@@ -133,6 +133,10 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
     describe_hf(c);
   else
     describe_checkpoint(c);
+  if (c.model.family == "bert")
+    throw ConfigError(str(given_.string(),
+                          ": model.family = bert: eval, score and generate run models that predict the "
+                          "next token; the held-out figures of BERT are in metrics.jsonl of its run"));
   const Device device = inference_device(options.device, usual_device_);
   c.device.type = std::string(name_of(device));
   c.train.precision = options.precision.empty() ? std::string(config::default_precision(device)) : options.precision;

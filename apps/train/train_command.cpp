@@ -156,7 +156,7 @@ struct Job {
   io::Path out;
   std::shared_ptr<io::Fs> fs;
   io::Path init;
-  data::DataSets data;
+  std::shared_ptr<const train::RunData> data;
   train::DataIdentity identity;
   std::optional<ops::KnownGemms> gemm_table;
   std::vector<io::RunLock> locks;  ///< of the first process
@@ -249,11 +249,11 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
   const io::Path vocabulary = vocabulary_folder(*fs, plan.data.tokenizer, plan.data.vocab_dir);
   const auto tokenizer = tokenizer::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
   train::check_vocabulary(plan, *tokenizer);
-  const data::DataSets data = data::open_data(*fs, plan.data, *tokenizer, plan.model.seq_len, usable_cores());
-  if (launcher.process == 0) print_notes(plan, data.notes);
+  const std::shared_ptr<const train::RunData> data = train::open_run_data(*fs, plan, *tokenizer, usable_cores());
+  if (launcher.process == 0) print_notes(plan, data->notes());
   const train::DataIdentity identity{
       .tokenizer = tokenizer->content_hash(),
-      .corpus = data.train.fingerprint(),
+      .corpus = data->train().fingerprint,
       .vocabulary = tokenizer::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary),
       .unicode = tokenizer->unicode_version()};
   return {plan, out, fs, init, data, identity, gemm_table, {}};
@@ -274,11 +274,9 @@ train::Facts facts_of(const Job& job, train::Resume resume) {
     return str(count, " tokens, fingerprint ", hex64(fingerprint));
   };
   train::Facts facts = {{"what data.tokenizer has", "a vocabulary of hash " + hex64(job.identity.tokenizer)},
-                        {"what data.train has", tokens(job.data.train.num_tokens(), job.identity.corpus)}};
-  if (job.data.valid) {
-    const data::TokenSource& valid = job.data.valid->source();
-    facts.emplace_back("the held-out data", tokens(valid.num_tokens(), valid.fingerprint()));
-  }
+                        {"what data.train has", tokens(job.data->train().tokens, job.identity.corpus)}};
+  if (const train::RunData::Facts valid = job.data->valid(); valid.samples > 0)
+    facts.emplace_back("the held-out data", tokens(valid.tokens, valid.fingerprint));
   if (!job.init.empty()) facts.emplace_back("what train.init has", content_of(*job.fs, job.init));
   if (const std::string& replay = job.plan.model.moe.replay; !replay.empty())
     facts.emplace_back("what moe.replay has", "decisions of hash " + hex64(fnv1a(job.fs->map(replay).text())));
@@ -317,7 +315,7 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const auto claim_folders = [&] { job->locks = claim(*job->fs, plan, job->out, resume); };
   const auto body = [&](comm::World& world) {
     const train::TrainInputs inputs{.plan = job->plan,
-                                    .data = job->data,
+                                    .data = *job->data,
                                     .identity = job->identity,
                                     .out = job->out,
                                     .resume = resume,

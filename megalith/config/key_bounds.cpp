@@ -125,6 +125,15 @@ void check_bounds(const Key& key, RunConfig& config, BrokenKeys& broken, Problem
       place);
 }
 
+void refuse_section(std::string_view section, const std::string& rule, RunConfig& config, Problems& out) {
+  for (const Key& key : keys()) {
+    if (!key.name.starts_with(section)) continue;
+    const AskedValue value = key.members.asked(config);
+    if (std::visit([](auto* place) { return place->has_value(); }, value)) out.add(key.name, value_text(value), rule);
+    std::visit([](auto* place) { place->reset(); }, value);
+  }
+}
+
 std::string value_text(const AskedValue& value) {
   return std::visit(
       []<class T>(const std::optional<T>* asked) -> std::string {

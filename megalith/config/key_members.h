@@ -52,6 +52,8 @@ inline constexpr auto kNamesOf<nn::Biases> = nn::kBiasesNames;
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<ops::RouterScore> = {"softmax", "sigmoid"};
 template <>
+inline constexpr auto kNamesOf<data::SentenceOrder> = data::kSentenceOrderNames;
+template <>
 inline constexpr auto kNamesOf<nn::AuxScope> = nn::kAuxScopeNames;
 template <>
 inline constexpr auto kNamesOf<nn::ExpertCapacity> = nn::kExpertCapacityNames;

@@ -22,7 +22,7 @@ constexpr double kMaxSize = 1 << 24;  // far beyond any model; keeps every produ
 constexpr double kMaxRanks = grid::kMaxRanks, kMaxStages = grid::kMaxStages, kMaxLayers = model::kMaxLayers;
 constexpr double kMaxSamples = 1 << 30, kMaxScale = 0x1p60, kAnyInteger = 0x1p63;
 constexpr std::string_view kDiffers = "results differ from an uninterrupted run";
-constexpr std::array<std::string_view, 2> kFamilies = {"gpt2", "llama"};
+constexpr std::array<std::string_view, 3> kFamilies = {"gpt2", "llama", "bert"};
 constexpr std::array<std::string_view, 4> kPrecisions = {"fp64", "fp32", "bf16", "fp16"};
 
 /// A key of section [moe], whose plan is a part of the model.
@@ -30,6 +30,13 @@ template <class Both>
 KeyMembers moe(Both) {
   return at(
       [](auto& c) -> auto& { return Both{}(c.moe); }, [](auto& c) -> auto& { return Both{}(c.model.moe); });
+}
+
+/// A key of section [bert], whose plan is a part of the model.
+template <class Both>
+KeyMembers bert(Both) {
+  return at(
+      [](auto& c) -> auto& { return Both{}(c.bert); }, [](auto& c) -> auto& { return Both{}(c.model.bert); });
 }
 
 KeyDefault literal(std::string_view toml) { return {.literal = toml, .words = {}}; }
@@ -53,8 +60,9 @@ Bounds one_of(std::span<const std::string_view> choices, std::string_view note =
   return {.choices = choices, .note = note};
 }
 
-/// Recipes of GPT-2 name the parts of its blocks only where they are others.
-bool is_gpt2(const RunPlan& plan) { return plan.model.family == "gpt2"; }
+/// Recipes of GPT-2 and of BERT name the parts of their blocks only where they are not GPT-2's.
+bool is_gpt2(const RunPlan& plan) { return plan.model.family == "gpt2" || plan.model.is_bert(); }
+bool is_bert(const RunPlan& plan) { return plan.model.is_bert(); }
 bool has_experts(const RunPlan& plan) { return plan.model.moe.has_experts(); }
 bool drops_rows(const RunPlan& plan, const RunConfig& saved) {
   return (plan.model.moe.overflow == nn::RowOverflow::drop || saved.moe.overflow == "drop") && limits_rows(plan);
@@ -80,13 +88,15 @@ std::vector<Key> make_keys() {
        not_differ,
        "a published model: of GPT-2's the layers, hidden size, heads, `seq_len` and vocabulary (`gpt2-124m`, "
        "`gpt2-355m`, `gpt2-774m`, `gpt2-1558m`, `gpt2-1.2b`, `gpt2-2.5b`, `gpt2-4.2b`, `gpt2-8.3b`, and more, which "
-       "the error for an unknown name lists); of `llama-3.2-1b`, `olmoe-1b-7b`, `mixtral-8x7b` and `qwen3-30b-a3b` all "
-       "keys of the model, `[moe]` among them. Their `seq_len` is the longest that the model takes: give a shorter one "
+       "the error for an unknown name lists); of `bert-base`, `bert-336m`, `llama-3.2-1b`, `olmoe-1b-7b`, "
+       "`mixtral-8x7b` and `qwen3-30b-a3b` all keys of the model, `[moe]` among them. Their `seq_len` is the longest "
+       "that the model takes: give a shorter one "
        "to train. Other keys override its values. A run warns if they make it another model"},
-      {"model.family", at([](auto& c) -> auto& { return c.model.family; }), literal("'gpt2'"),
-       one_of(kFamilies, "bert is not built yet"), must_match, not_differ,
+      {"model.family", at([](auto& c) -> auto& { return c.model.family; }), literal("'gpt2'"), one_of(kFamilies),
+       must_match, not_differ,
        "`llama` sets `norm = 'rms'`, `position = 'rope'`, `activation = 'swiglu'`, `bias = 'none'`, `tied = false`, no "
-       "dropout and Llama's `ffn_hidden_size`, where no key sets another value"},
+       "dropout and Llama's `ffn_hidden_size`, where no key sets another value. `bert` is a masked language model "
+       "([bert.md](bert.md)); it sets `token_types = 2` and `seq_len = 512`"},
       {"model.num_layers", at([](auto& c) -> auto& { return c.model.num_layers; }), words("must be given, or a preset"),
        between(1, kMaxLayers), must_match, not_differ, "Transformer layers"},
       {"model.hidden_size", at([](auto& c) -> auto& { return c.model.hidden_size; }),
@@ -160,13 +170,14 @@ std::vector<Key> make_keys() {
        words("`true`, of `llama` `false`"), any(), must_match, not_differ,
        "whether the logits are made with the token table; else with a table of their own",
        [](const RunPlan& plan) { return !is_gpt2(plan) || plan.model.tying != model::Tying::tied; }},
-      {"model.token_types", at([](auto& c) -> auto& { return c.model.token_types; }), words("`0`"),
+      {"model.token_types", at([](auto& c) -> auto& { return c.model.token_types; }), words("`0`, of `bert` `2`"),
        between(0, kMaxSize), must_match, not_differ,
        "rows of a table of types, one of which is added to each token's embedding; 0: none. Tokens of texts are "
-       "of type 0",
-       [](const RunPlan& plan) { return plan.model.token_types != 0; }},
-      {"model.seq_len", at([](auto& c) -> auto& { return c.model.seq_len; }), words("`1024`, or the preset's"),
-       between(1, kMaxSize), must_match, not_differ, "tokens of a sample, and positions of the model"},
+       "of type 0; with `bert` those of a second segment of type 1",
+       [](const RunPlan& plan) { return plan.model.token_types != 0 || is_bert(plan); }},
+      {"model.seq_len", at([](auto& c) -> auto& { return c.model.seq_len; }),
+       words("`1024`, of `bert` `512`, or the preset's"), between(1, kMaxSize), must_match, not_differ,
+       "tokens of a sample, and positions of the model"},
       {"model.vocab_size", at([](auto& c) -> auto& { return c.model.vocab_size; }),
        words("the highest id of the tokenizer plus one: 256 of `byte`, 50257 of `gpt2`, of others as in their files"),
        between(1, kMaxSize), must_match, not_differ, "ids of the vocabulary"},
@@ -180,6 +191,20 @@ std::vector<Key> make_keys() {
        "on attention's probabilities. Above 0 GPUs use our own attention, which is slower than cuDNN's"},
       {"model.embedding_dropout", at([](auto& c) -> auto& { return c.model.embedding_dropout; }),
        words("`model.dropout`"), probability(), warns, not_differ, "on the sum of token and position embeddings"},
+      {"bert.order", bert([](auto& c) -> auto& { return c.order; }), words("`sop`"),
+       one_of(kNamesOf<data::SentenceOrder>), must_match, not_differ,
+       "a second loss: whether the two segments of a sample follow each other in the text or were swapped (`sop`), or "
+       "whether the second is of another document (`nsp`); `none`: samples of one segment, no second loss",
+       is_bert},
+      {"bert.mask_fraction", bert([](auto& c) -> auto& { return c.mask_fraction; }), words("`0.15`"),
+       Bounds{.min = 0, .max = 0.5, .is_above = true}, must_match, not_differ,
+       "of a sample's tokens that are not special: so many, rounded down, are masked, at least 1", is_bert},
+      {"bert.max_ngram", bert([](auto& c) -> auto& { return c.max_ngram; }), words("`3`"), between(1, 10), warns,
+       not_differ, "words of a masked span, at most; a span of n words is chosen in proportion to 1/n", is_bert},
+      {"bert.whole_words", bert([](auto& c) -> auto& { return c.whole_words; }), words("`true`"), any(), warns,
+       not_differ, "mask all pieces of a word together; else each piece counts as a word", is_bert},
+      {"bert.short_fraction", bert([](auto& c) -> auto& { return c.short_fraction; }), words("`0.1`"), probability(),
+       warns, not_differ, "share of samples that are cut to a random shorter length", is_bert},
       {"moe.num_experts", moe([](auto& c) -> auto& { return c.num_experts; }), words("none: a dense model"),
        between(1, static_cast<double>(ops::kMaxRouterExperts)), must_match, not_differ,
        "experts of an MoE layer, which take the place of its MLP; divisible by `parallel.ep`", has_experts},

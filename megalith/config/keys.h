@@ -115,6 +115,9 @@ void fill_defaults(RunConfig& config);
 /// replaced by the default or the nearest legal value, so that the rules of other keys can be checked.
 void check_bounds(const Key& key, RunConfig& config, BrokenKeys& broken, Problems& out);
 
+/// Reports every set key of a section ("moe.") under the rule, and unsets it.
+void refuse_section(std::string_view section, const std::string& rule, RunConfig& config, Problems& out);
+
 /// A key whose value in a plan differs from that in the recipe of a checkpoint.
 struct KeyChange {
   const Key* key;

@@ -32,7 +32,8 @@ bool has_dense_layers(const model::ModelConfig& m) { return m.num_moe_layers() <
 
 /// Whether different values of a key, or values that nothing reads, are the same model.
 bool is_same_model(std::string_view key, const model::ModelConfig& a, const model::ModelConfig& b) {
-  if (key == "model.family") return true;  // it sets defaults of other keys
+  if (key == "model.family") return a.is_bert() == b.is_bert();  // it sets defaults of other keys
+  if (key == "bert.order") return !a.is_bert() || a.bert.is_pair() == b.bert.is_pair();
   if (key == "model.ffn_hidden_size") return !has_dense_layers(a) && !has_dense_layers(b);
   if (key.starts_with("model.rope_")) return !a.has_rope() || !b.has_rope();
   if (!key.starts_with("moe.") || key == "moe.num_experts") return false;
@@ -53,7 +54,7 @@ ModelChanges model_changes(const RunPlan& saved, const RunPlan& plan) {
   RunConfig was = values_of(then, now), is = values_of(now, then);
   ModelChanges changes;
   for (const Key& key : keys()) {
-    const bool is_model = key.name.starts_with("model.") || key.name.starts_with("moe.");
+    const bool is_model = key.name.starts_with("model.") || key.name.starts_with("moe.") || key.name == "bert.order";
     if (!is_model || key.resume.rule != OnResume::must_match) continue;
     const std::string was_text = value_text(key.members.asked(was)), is_text = value_text(key.members.asked(is));
     if (was_text == is_text || is_same_model(key.name, then, now)) continue;

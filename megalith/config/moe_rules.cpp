@@ -15,13 +15,7 @@ namespace {
 
 void refuse_without_experts(RunConfig& c, Problems& out) {
   const std::string rule = "is for models with experts: give moe.num_experts, or remove it";
-  for (const Key& key : keys()) {
-    if (!key.name.starts_with("moe.")) continue;
-    const AskedValue value = key.members.asked(c);
-    const bool is_set = std::visit([](auto* place) { return place->has_value(); }, value);
-    if (is_set) out.add(key.name, value_text(value), rule);
-    std::visit([](auto* place) { place->reset(); }, value);
-  }
+  refuse_section("moe.", rule, c, out);
   const auto refuse = [&](const char* key, const std::optional<Index>& value, Index only) {
     if (value && *value != only) out.add(key, *value, rule);
   };

@@ -27,7 +27,7 @@ RunConfig recipe_of(const model::ModelConfig& model) {
 
 /// The model of a recipe that sets only a preset's family.
 model::ModelConfig without_keys(const model::ModelConfig& m) {
-  model::ModelConfig defaults = m.family == "llama" ? model::llama_defaults() : model::ModelConfig{};
+  model::ModelConfig defaults = model::family_defaults(m.family);
   defaults.ffn_hidden_size = model::default_ffn_hidden_size(m.family, m.hidden_size);
   return defaults;
 }

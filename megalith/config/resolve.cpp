@@ -71,7 +71,15 @@ void derive_grid(RunConfig& c, int ranks, BrokenKeys& broken, RunPlan& plan, Pro
 }
 
 /// What the family sets together, before the literal defaults, which are GPT-2's.
-void derive_family(RunConfig::Model& m) {
+void derive_family(RunConfig& c, Problems& out) {
+  RunConfig::Model& m = c.model;
+  if (m.family != "bert") refuse_section("bert.", "is for model.family = bert; remove it", c, out);
+  if (m.family == "bert") {
+    const model::ModelConfig bert = model::bert_defaults();
+    set_default(m.token_types, bert.token_types);
+    set_default(m.seq_len, bert.bert.seq_len);
+    return;
+  }
   if (m.family != "llama") return;
   const model::ModelConfig llama = model::llama_defaults();
   const auto set_name = [](std::optional<std::string>& key, const auto& names, auto value) {
@@ -167,7 +175,7 @@ RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
   Problems out;
   RunConfig c = asked;
   const bool has_preset = derive_preset(c, plan, out);
-  derive_family(c.model);
+  derive_family(c, out);
   derive_moe(c, out);
   fill_defaults(c);
   BrokenKeys broken{asked.mistyped};
@@ -185,6 +193,10 @@ RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
   }
   for (const Key& key : keys()) {
     if (key.members.put != nullptr) key.members.put(c, plan);
+  }
+  if (plan.model.is_bert()) {
+    plan.model.lengths = ops::SampleLengths::given;
+    plan.model.bert.seq_len = plan.model.seq_len;
   }
   plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, out);
   if (!nn::read_modules(*c.recompute.modules, plan.recompute, out)) broken.names.push_back("recompute.modules");

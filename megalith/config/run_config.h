@@ -22,6 +22,12 @@ struct RunConfig {
     std::optional<std::string> norm, norm_placement, position, rope_scaling, qk_norm, activation, bias;
     std::optional<bool> tied;
   } model;
+  struct Bert {
+    std::optional<std::string> order;
+    std::optional<double> mask_fraction, short_fraction;
+    std::optional<Index> max_ngram;
+    std::optional<bool> whole_words;
+  } bert;
   struct Moe {
     std::optional<Index> num_experts, top_k, ffn_hidden_size, num_groups, group_top_k;
     std::optional<Index> shared_ffn_hidden_size, capacity_run;

@@ -242,6 +242,8 @@ void HfReader::check_tensors() const {
 }
 
 const HfFamily& hf_family_for(const model::ModelConfig& model) {
+  if (model.is_bert())
+    throw InputError("[export-hf] model.family = bert: masked language models cannot be written yet, only decoders");
   std::string misfits;
   for (const HfFamily* family : hf_families()) {
     const std::string misfit = family->misfit(model);

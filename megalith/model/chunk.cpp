@@ -6,6 +6,7 @@
 #include "megalith/comm/world.h"
 #include "megalith/grid/parallel_config.h"
 #include "megalith/model/layer_groups.h"
+#include "megalith/nn/lm_head.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/rows.h"
@@ -36,7 +37,28 @@ nn::VocabShard vocab_shard(const ModelSpec& model, const nn::TensorParallel& tp)
   return nn::vocab_shard(model.embedding.vocab_size, model.embedding.padded_vocab_size, tp.group());
 }
 
-nn::HeadInputs head_inputs(const Chunk::Inputs& inputs) { return {inputs.batch.targets, inputs.loss_sums}; }
+nn::HeadInputs head_inputs(const Chunk::Inputs& inputs) {
+  return {.targets = inputs.batch.targets,
+          .loss_sums = inputs.loss_sums,
+          .rows = inputs.batch.rows,
+          .row_of = inputs.batch.row_of,
+          .labels = inputs.batch.labels,
+          .label_state = inputs.label_state};
+}
+
+void declare_head(std::vector<ParamSpec>& specs, const ModelSpec& model, const nn::TensorParallel& tp) {
+  if (const auto* bert = std::get_if<nn::BertHeadSpec>(&model.head.body))
+    nn::BertHead::declare(specs, *bert, vocab_shard(model, tp), model.stream, tp.group());
+}
+
+std::unique_ptr<nn::Head> make_head(const ModelSpec& model, const nn::TensorParallel& tp, ParamSet& params,
+                                    std::optional<nn::Norm> norm) {
+  Param& table = params.at(model.head.tying == Tying::tied ? kTokenTable : kHeadTable);
+  if (const auto* bert = std::get_if<nn::BertHeadSpec>(&model.head.body))
+    return std::make_unique<nn::BertHead>(*bert, vocab_shard(model, tp), tp, params,
+                                          nn::BertHead::Parts{std::move(norm), table});
+  return std::make_unique<nn::LmHead>(vocab_shard(model, tp), tp, std::move(norm), table);
+}
 
 /// Gathers layers' parameters before they are read, and sends their gradients once they are done. The memory plan has
 /// neither.
@@ -84,6 +106,7 @@ std::vector<ParamSpec> declare_model(const ModelSpec& model, const std::vector<C
       nn::declare(specs, spec, model.stream, groups);
     if (chunk.head) {
       if (model.head.norm) nn::Norm::declare(specs, *model.head.norm, hidden_size, tp);
+      declare_head(specs, model, tp);
       if (!tied || !embeds) specs.push_back(head);
     }
   }
@@ -117,10 +140,7 @@ Chunk::Chunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGro
                                                          .dropout = {model.embedding.dropout, config.seed, 0},
                                                          .norm = norm(model.embedding.norm)});
   }
-  if (range.head) {
-    head_ = std::make_unique<nn::LmHead>(vocab_shard(model, tp_), tp_, norm(model.head.norm),
-                                         params.at(model.head.tying == Tying::tied ? kTokenTable : kHeadTable));
-  }
+  if (range.head) head_ = make_head(model, tp_, params, norm(model.head.norm));
 }
 
 Tensor Chunk::boundary(Exec& ex, const Inputs& inputs) const {
@@ -141,7 +161,7 @@ Tensor Chunk::body(Exec& ex, const Inputs& inputs, const Tensor& input, const Te
   if (embedding_) {
     traffic.layer_needed(ex, kOutsideLayers);
     x = output && !has_layers ? output : boundary(ex, inputs);
-    embedding_->forward(ex, inputs.microbatch, {inputs.batch.tokens}, x, saved.embedding);
+    embedding_->forward(ex, inputs.microbatch, {inputs.batch.tokens, inputs.batch.types}, x, saved.embedding);
   } else if (output && !has_layers) {
     ops::copy(ex, input, output);
     x = output;
@@ -212,7 +232,7 @@ void Chunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, 
   }
   ex.set_layer(kOutsideLayers);
   if (embedding_) {
-    embedding_->backward_weight(ex, inputs.microbatch, {inputs.batch.tokens}, dx, saved.embedding);
+    embedding_->backward_weight(ex, inputs.microbatch, {inputs.batch.tokens, inputs.batch.types}, dx, saved.embedding);
   } else if (!has_layers && !head_) {
     ops::copy(ex, output_grad, input_grad);
   } else if (has_layers && has_fixed_buffers()) {

@@ -6,7 +6,6 @@
 #include "megalith/grid/layer_assignment.h"
 #include "megalith/model/batch.h"
 #include "megalith/model/model_spec.h"
-#include "megalith/nn/lm_head.h"
 #include "megalith/nn/vocab_parallel_embedding.h"
 #include "megalith/optim/param_exchange.h"
 
@@ -46,6 +45,7 @@ class Chunk {
     BatchTensors batch;  ///< a chunk with the embedding reads tokens, one with the head reads targets
     Tensor loss_sums;    ///< [losses] f64; the head adds to them
     nn::SegmentGraphs graphs = {};
+    Tensor label_state = {};  ///< nn::HeadInputs
   };
   /// Where a forward pass reads and writes the stream, as in forward().
   struct StreamEnds {

@@ -14,6 +14,7 @@ namespace {
 constexpr std::string_view kGpt2 = "Radford et al. 2019";
 constexpr std::string_view kTable1 = "arXiv:1909.08053, table 1";
 constexpr std::string_view kTable2 = "arXiv:1909.08053, table 2";
+constexpr std::string_view kTable4 = "arXiv:1909.08053, table 4";
 
 /// Layers, hidden size, heads, padded vocabulary.
 Preset gpt2(std::string_view name, Index layers, Index hidden, Index heads, Index padded, std::string_view source) {
@@ -26,6 +27,23 @@ Preset gpt2(std::string_view name, Index layers, Index hidden, Index heads, Inde
            .seq_len = 1024,
            .vocab_size = 50257,
            .padded_vocab_size = padded}};
+}
+
+/// BERT with norms before sublayers: layers, hidden size, heads, padded vocabulary.
+Preset bert(std::string_view name, Index layers, Index hidden, Index heads, Index padded, std::string_view source) {
+  ModelConfig m = bert_defaults();
+  m.num_layers = layers, m.hidden_size = hidden, m.num_heads = heads, m.ffn_hidden_size = 4 * hidden;
+  m.seq_len = 512, m.vocab_size = 30'522, m.padded_vocab_size = padded;
+  return {name, source, m};
+}
+
+/// As it was first published.
+Preset first_bert(std::string_view name, Index layers, Index hidden, Index heads) {
+  Preset preset = bert(name, layers, hidden, heads, 0, "Devlin et al. 2019, arXiv:1810.04805");
+  preset.model.norm_placement = nn::NormPlacement::post;
+  preset.model.activation = nn::Activation::gelu_erf;
+  preset.model.norm_eps = 1e-12;
+  return preset;
 }
 
 Preset llama_1b() {
@@ -120,7 +138,7 @@ void check_slices(const ModelConfig& m, Index tp, Problems& out) {
 }  // namespace
 
 std::span<const Preset> presets() {
-  static const std::array<Preset, 15> kPresets = {gpt2("gpt2-124m", 12, 768, 12, 0, kGpt2),
+  static const std::array<Preset, 21> kPresets = {gpt2("gpt2-124m", 12, 768, 12, 0, kGpt2),
                                                   gpt2("gpt2-355m", 24, 1024, 16, 0, kGpt2),
                                                   gpt2("gpt2-774m", 36, 1280, 20, 0, kGpt2),
                                                   gpt2("gpt2-1558m", 48, 1600, 25, 0, kGpt2),
@@ -131,6 +149,12 @@ std::span<const Preset> presets() {
                                                   gpt2("megatron-355m", 24, 1024, 16, 51200, kTable2),
                                                   gpt2("megatron-2.5b", 54, 1920, 20, 51200, kTable2),
                                                   gpt2("megatron-8.3b", 72, 3072, 24, 51200, kTable2),
+                                                  bert("bert-336m", 24, 1024, 16, 0, kTable4),
+                                                  bert("bert-752m", 36, 1280, 20, 30'720, "arXiv:1909.08053, figure 7"),
+                                                  bert("bert-1.3b", 24, 2048, 32, 0, kTable4),
+                                                  bert("bert-3.9b", 48, 2560, 40, 0, kTable4),
+                                                  first_bert("bert-base", 12, 768, 12),
+                                                  first_bert("bert-large", 24, 1024, 16),
                                                   llama_1b(),
                                                   olmoe(),
                                                   mixtral(),
@@ -182,14 +206,45 @@ ModelConfig llama_defaults() {
   return m;
 }
 
+ModelConfig bert_defaults() {
+  ModelConfig m;
+  m.family = "bert";
+  m.token_types = 2;
+  m.lengths = ops::SampleLengths::given;
+  return m;
+}
+
+ModelConfig family_defaults(std::string_view family) {
+  if (family == "llama") return llama_defaults();
+  return family == "bert" ? bert_defaults() : ModelConfig{};
+}
+
 Index default_ffn_hidden_size(std::string_view family, Index hidden_size) {
   return family == "llama" ? round_up(8 * hidden_size / 3, 256) : 4 * hidden_size;
 }
 
 Index padded_vocab_size(Index vocab_size, int tp) { return round_up(vocab_size, Index{128} * tp); }
 
+namespace {
+
+/// What family = "bert" allows.
+void check_bert(const ModelConfig& m, Problems& out) {
+  constexpr Index kMinSeqLen = 8;
+  out.require(!m.moe.has_experts(), "model.family", "bert", "has no experts; leave out section [moe]");
+  out.require(m.seq_len >= kMinSeqLen, "model.seq_len", m.seq_len,
+              str("must be at least ", kMinSeqLen, " with model.family = bert: [CLS] A [SEP] B [SEP]"));
+  out.require(m.activation != nn::Activation::swiglu, "model.activation", "swiglu",
+              "must be gelu or gelu_erf with model.family = bert, whose head has it too");
+  const Index types = m.bert.is_pair() ? 2 : 0;
+  out.require(m.token_types >= types, "model.token_types", m.token_types,
+              str("must be at least 2 with model.family = bert: one for each segment; or set bert.order = \"none\""));
+}
+
+}  // namespace
+
 void check(const ModelConfig& m, int tp, Problems& out) {
   check_heads(m, tp, out);
+  if (m.is_bert()) check_bert(m, out);
   out.require(!m.is_post_norm() || !m.moe.has_experts(), "model.norm_placement", "post",
               "layers with experts have their norms before; use pre, or leave out section [moe]");
   out.require(m.activation != nn::Activation::gelu_erf || !m.moe.has_experts(), "model.activation", "gelu_erf",

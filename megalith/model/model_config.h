@@ -6,6 +6,7 @@
 
 #include "megalith/base/problems.h"
 #include "megalith/base/types.h"
+#include "megalith/data/bert_config.h"
 #include "megalith/nn/layer_kinds.h"
 #include "megalith/nn/moe/moe_config.h"
 #include "megalith/ops/attention.h"
@@ -37,11 +38,17 @@ struct ModelConfig {
   nn::Biases biases = nn::Biases::all;
   Tying tying = Tying::tied;
   Index token_types = 0;                                   ///< rows of a table of types; texts are of type 0
+  data::BertSampleConfig bert = {};                        ///< section [bert], where the family is "bert"
   nn::MoeConfig moe = {};                                  ///< section [moe]
   ops::SampleLengths lengths = ops::SampleLengths::equal;  ///< given: batches have the input `lengths`
 
   Index kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
   Index head_width() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }
+  /// Whether it is a masked language model: attention to all tokens of a sample, samples with lengths, BERT's heads.
+  bool is_bert() const { return family == "bert"; }
+  ops::AttentionMask attention_mask() const {
+    return is_bert() ? ops::AttentionMask::full : ops::AttentionMask::causal;
+  }
   bool is_post_norm() const { return norm_placement == nn::NormPlacement::post; }
   bool has_rope() const { return position == nn::PositionKind::rope; }
   ops::RopeFrequencies rope_frequencies() const;
@@ -57,6 +64,10 @@ struct ModelConfig {
 
 /// What model.family sets together, where no key sets another value: Llama's blocks.
 ModelConfig llama_defaults();
+/// The same of "bert": its blocks, heads and samples, with norms before sublayers.
+ModelConfig bert_defaults();
+/// What model.family sets together: GPT-2's parts for any other name.
+ModelConfig family_defaults(std::string_view family);
 /// The width of an MLP where no key gives it: 4 H; of "llama" two thirds of that, rounded up to a multiple of 256.
 Index default_ffn_hidden_size(std::string_view family, Index hidden_size);
 
@@ -66,7 +77,8 @@ struct Preset {
   ModelConfig model;
 };
 /// GPT-2's own sizes, and those of Shoeybi et al. 2019, arXiv:1909.08053, tables 1 and 2 (their vocabulary is padded to
-/// 51,200 for every tp); models with Llama's blocks, as their config.json has them.
+/// 51,200 for every tp), of BERT's table 4 and section 5.3; those of Devlin et al. 2019, arXiv:1810.04805; models with
+/// Llama's blocks, as their config.json has them.
 std::span<const Preset> presets();
 /// Throws ConfigError that names the nearest preset.
 const Preset& preset(std::string_view name);

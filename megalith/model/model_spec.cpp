@@ -8,6 +8,7 @@
 #include "megalith/comm/world.h"
 #include "megalith/model/chunk.h"
 #include "megalith/nn/gpt_layer.h"
+#include "megalith/nn/lm_head.h"
 
 namespace megalith::model {
 namespace {
@@ -29,7 +30,40 @@ std::span<const nn::SublayerSpec> ModelSpec::of_layers(Index begin, Index end) c
   return {first, last};
 }
 
-std::span<const nn::LossSpec> losses_of(const ModelConfig& /*model*/) { return nn::LmHead::kLosses; }
+namespace {
+
+nn::OrderLoss order_loss(const ModelConfig& m) {
+  return m.bert.is_pair() ? nn::OrderLoss::two_classes : nn::OrderLoss::none;
+}
+
+HeadBody head_body(const ModelConfig& m) {
+  if (!m.is_bert()) return LmHeadSpec{};
+  return nn::BertHeadSpec{
+      .masked_lm = {.name = "head.mlm",
+                    .norm = m.norm,
+                    .norm_eps = m.norm_eps,
+                    .gelu = m.activation == nn::Activation::gelu_erf ? ops::GeluForm::erf : ops::GeluForm::tanh},
+      .order = order_loss(m)};
+}
+
+/// FLOPs of the GEMMs of the head for one token.
+double head_flops(const ModelSpec& spec) {
+  const auto hidden = static_cast<double>(spec.stream.hidden_size),
+             vocab = static_cast<double>(spec.embedding.padded_vocab_size), seq_len = static_cast<double>(spec.seq_len);
+  const auto* bert = std::get_if<nn::BertHeadSpec>(&spec.head.body);
+  if (bert == nullptr) return 2 * vocab * hidden;
+  const double masked = 2 * hidden * (vocab + hidden);
+  const double order = bert->order == nn::OrderLoss::none ? 0.0 : 2 * hidden * (hidden + nn::OrderHead::kClasses);
+  if (spec.seq_len == 0) return masked + order;
+  return (static_cast<double>(spec.masked_tokens) * masked + order) / seq_len;
+}
+
+}  // namespace
+
+std::span<const nn::LossSpec> losses_of(const ModelConfig& model) {
+  if (model.is_bert()) return nn::BertHead::losses(order_loss(model));
+  return nn::LmHead::kLosses;
+}
 
 ModelSpec model_spec(const ModelConfig& m) {
   const grid::LayerRange all{0, m.num_layers};
@@ -49,7 +83,8 @@ ModelSpec model_spec(const ModelConfig& m, std::span<const grid::LayerRange> lay
                                   .position = m.position,
                                   .qk_norm = m.qk_norm,
                                   .activation = m.activation,
-                                  .biases = m.biases};
+                                  .biases = m.biases,
+                                  .mask = m.attention_mask()};
   const auto norm_named = [&](const char* name) { return std::optional(nn::NormSpec{name, m.norm_eps, m.norm}); };
   ModelSpec spec{.stream = {.hidden_size = m.hidden_size,
                             .init_std = kInitStd,
@@ -63,7 +98,10 @@ ModelSpec model_spec(const ModelConfig& m, std::span<const grid::LayerRange> lay
                                .dropout = m.embedding_dropout,
                                .norm = m.is_post_norm() ? norm_named("embedding.norm") : std::nullopt},
                  .sublayers = {},
-                 .head = {.norm = m.is_post_norm() ? std::nullopt : norm_named("final_norm"), .tying = m.tying},
+                 .head = {.norm = m.is_post_norm() ? std::nullopt : norm_named("final_norm"),
+                          .tying = m.tying,
+                          .body = head_body(m)},
+                 .masked_tokens = m.is_bert() ? m.bert.max_masked() : 0,
                  .rope = {}};
   if (m.has_rope()) spec.rope = m.rope_frequencies();
   const auto is_held = [&](Index layer) {
@@ -110,8 +148,8 @@ Index count_parameters(const ModelConfig& model) {
 }
 
 Index count_padding(const ModelConfig& m) {
-  const Index tables = m.tying == Tying::tied ? 1 : 2;
-  return tables * (m.padded_vocab_size - m.vocab_size) * m.hidden_size;
+  const Index tables = m.tying == Tying::tied ? 1 : 2, biases = m.is_bert() ? 1 : 0;
+  return (m.padded_vocab_size - m.vocab_size) * (tables * m.hidden_size + biases);
 }
 
 std::string parameters_text(const ModelConfig& m) {
@@ -122,7 +160,7 @@ std::string parameters_text(const ModelConfig& m) {
 }
 
 double forward_flops_per_token(const ModelSpec& spec) {
-  double sum = 2 * static_cast<double>(spec.embedding.padded_vocab_size) * static_cast<double>(spec.stream.hidden_size);
+  double sum = head_flops(spec);
   for (const nn::SublayerSpec& sublayer : spec.sublayers)
     sum += nn::forward_flops(sublayer, spec.stream, spec.seq_len).total();
   return sum;

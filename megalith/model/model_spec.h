@@ -2,11 +2,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "megalith/grid/layer_assignment.h"
 #include "megalith/model/model_config.h"
-#include "megalith/nn/head.h"
+#include "megalith/nn/bert_head.h"
 #include "megalith/nn/sublayer_spec.h"
 
 namespace megalith::model {
@@ -20,10 +21,16 @@ struct EmbeddingSpec {
   std::optional<nn::NormSpec> norm = {};  ///< after the sum, before the dropout
 };
 
-/// The end of a model: final norm, unless layers end with one, then logits against a table.
+/// The head of a language model: logits of the next token.
+struct LmHeadSpec {};
+/// One alternative per class of heads.
+using HeadBody = std::variant<LmHeadSpec, nn::BertHeadSpec>;
+
+/// The end of a model: final norm, unless layers end with one, then a head, whose logits are made with a table.
 struct HeadSpec {
   std::optional<nn::NormSpec> norm;
   Tying tying = Tying::tied;
+  HeadBody body = {};
 };
 /// The losses of a model, on every rank: those of its head.
 std::span<const nn::LossSpec> losses_of(const ModelConfig& model);
@@ -32,10 +39,11 @@ std::span<const nn::LossSpec> losses_of(const ModelConfig& model);
 /// and FLOPs counted from it.
 struct ModelSpec {
   nn::StreamSpec stream;
-  Index seq_len = 0;
+  Index seq_len = 0;  ///< 0, to count weights: GEMMs of one token, without attention
   EmbeddingSpec embedding;
   std::vector<nn::SublayerSpec> sublayers;
   HeadSpec head;
+  Index masked_tokens = 0;                   ///< of a sample, which the heads of a masked language model read
   std::optional<ops::RopeFrequencies> rope;  ///< where layers rotate q and k
 
   /// The sublayers of layers [begin, end) of the model.
@@ -53,7 +61,7 @@ Index count_padding(const ModelConfig& model);
 std::string parameters_text(const ModelConfig& model);
 
 /// FLOPs of one token's forward pass, 2 per multiplication and addition: GEMMs of sublayers and of the head (with its
-/// padding), and attention, not halved for causality.
+/// padding), and attention, not halved for causality. BERT's heads read some rows of a sample, spare ones among them.
 double forward_flops_per_token(const ModelSpec& spec);
 /// Model FLOPs of one token, forward and backward: each GEMM of a forward pass has two in the backward pass.
 /// Recomputation does not count.

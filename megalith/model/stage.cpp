@@ -1,7 +1,6 @@
 #include "megalith/model/stage.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "megalith/base/error.h"
@@ -74,7 +73,7 @@ int num_microbatches(const StageConfig& config, const comm::Mesh& mesh) {
 
 Stage::Stage(StageConfig config, const comm::Mesh& mesh)
     : config_(std::move(config)),
-      layout_({.samples = config_.micro_batch, .seq_len = config_.model.seq_len, .lengths = config_.model.lengths}),
+      layout_(batch_shape(config_.model, config_.micro_batch, config_.model.seq_len)),
       mesh_(mesh),
       memory_({.model = config_.model,
                .ranges = chunk_ranges(config_, mesh_),
@@ -98,7 +97,10 @@ bool Stage::may_run_in_rounds() const {
 }
 
 void Stage::plan_pass(const Pass& pass) {
-  const ActivationSlot nowhere{.block = {}, .step_state = BatchLayout::state_of({}), .batch = layout_.inputs_of({})};
+  const ActivationSlot nowhere{.block = {},
+                               .step_state = BatchLayout::state_of({}),
+                               .label_state = BatchLayout::label_state_of({}),
+                               .batch = layout_.inputs_of({})};
   for (int chunk = 0; chunk < config_.chunks; ++chunk) {
     const Chunk& own = memory_.chunk(chunk);
     const Tensor message = memory_.message(pass);
@@ -229,6 +231,7 @@ void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   for (ActivationSlot& slot : slots_) {
     slot.block = inputs.next({layout_.bytes()}, DType::u8);
     slot.step_state = BatchLayout::state_of(slot.block);
+    slot.label_state = BatchLayout::label_state_of(slot.block);
     slot.batch = layout_.inputs_of(slot.block);
   }
   const std::size_t instances = std::max(slots_.size(), static_cast<std::size_t>(num_microbatches(config_, mesh_)));
@@ -258,19 +261,6 @@ void Stage::place_slots(std::byte* ActivationSlot::*place, nn::RowExchange excha
   }
 }
 
-void Stage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first_sample, const StepState& state,
-                 const Tensor& optimizer_state) {
-  mode_ = mode;
-  source_ = &source;
-  first_sample_ = first_sample;
-  state_ = state;
-  optimizer_state_ = optimizer_state;
-  if (config_.input_uploads == InputUploads::one_by_one) return;
-  LossCounts counts{};
-  step_inputs_.load(ex, [&](int microbatch, std::span<std::byte> host) { fill_block(microbatch, host, counts); });
-  loss_counts_ = mesh_.last_stage() ? counts : LossCounts{};
-}
-
 void Stage::begin(Exec& ex) {
   if (config_.input_uploads == InputUploads::one_by_one) loss_counts_ = {};
   ops::fill(ex, loss_sums_, 0);
@@ -298,35 +288,7 @@ Chunk::Inputs Stage::inputs(const ActivationSlot& slot, const Pass& pass) const 
   nn::Microbatch microbatch = memory_.microbatch(pass);
   microbatch.step_state = slot.step_state;
   microbatch.lengths = slot.batch.lengths;
-  return {std::move(microbatch), slot.batch, loss_sums_};
-}
-
-Index Stage::input_bytes_of(int chunk) const {
-  const ChunkRange& range = memory_.chunk(chunk).range();
-  return range.embedding || range.head ? layout_.bytes() : layout_.middle_bytes();
-}
-
-Index Stage::step_block_bytes() const {
-  Index bytes = 0;
-  for (int chunk = 0; chunk < config_.chunks; ++chunk)
-    bytes = std::max(bytes, round_up(input_bytes_of(chunk), kAlignment));
-  return bytes;
-}
-
-Index Stage::first_sample_of(int microbatch) const {
-  return mesh_.dp_rank() * (config_.global_batch / mesh_.dp.size()) + microbatch * config_.micro_batch;
-}
-
-void Stage::fill_block(int microbatch, std::span<std::byte> host, LossCounts& counts) const {
-  const Index sample = first_sample_of(microbatch);
-  StepState state = state_;
-  state.first_sample = static_cast<std::uint64_t>(sample);
-  std::memcpy(host.data(), &state, sizeof(state));
-  const Batch batch = layout_.on_host(host);
-  const bool reads =
-      std::ranges::any_of(kBatchInputs, [&](const BatchInput& input) { return !(batch.*input.host).empty(); });
-  if (reads) source_->fill(first_sample_ + sample, config_.micro_batch, batch);
-  count_losses(batch, counts);
+  return {std::move(microbatch), slot.batch, loss_sums_, {}, slot.label_state};
 }
 
 bool Stage::graphs_know_microbatch() const {
@@ -352,28 +314,6 @@ Chunk::Saved& Stage::saved(int chunk, int slot_index) {
   return all[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(index)];
 }
 
-void Stage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) {
-  ActivationSlot& place = slot(chunk, slot_index);
-  place.chunk = chunk;
-  place.microbatch = microbatch;
-  const Index bytes = input_bytes_of(chunk);
-  if (config_.input_uploads == InputUploads::whole_step) {
-    ops::copy(ex, step_inputs_.block(microbatch).rows(0, bytes), place.block.rows(0, bytes));
-  } else {
-    ex.run({.name = "set_step_state",
-            .reads = {},
-            .writes = {place.batch.lengths, place.batch.tokens, place.batch.targets, place.step_state}},
-           [&](Exec&, Stream) {
-             staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()), bytes, [&](std::byte* host) {
-               LossCounts elsewhere{};
-               LossCounts& counts = memory_.chunk(chunk).range().head ? loss_counts_ : elsewhere;
-               fill_block(microbatch, {host, static_cast<std::size_t>(bytes)}, counts);
-             });
-           });
-  }
-  if (mode_ == nn::Mode::train) ops::scale_step_state(ex, optimizer_state_, place.step_state);
-}
-
 void Stage::name_slots(MemoryNames& names) const {
   for (const ActivationSlot& place : slots_) {
     if (place.chunk < 0 || mode_ == nn::Mode::evaluate) continue;
@@ -384,6 +324,7 @@ void Stage::name_slots(MemoryNames& names) const {
     };
     const StepOrder inputs{StepOrder::Part::inputs, order_of(0).within};
     add_name(names, place.step_state, inputs, str("step state", describe(where)));
+    if (config_.model.is_bert()) add_name(names, place.label_state, inputs, str("label state", describe(where)));
     for (const BatchInput& input : kBatchInputs) {
       if (const Tensor& values = place.batch.*input.device)
         add_name(names, values, inputs, str(input.name, describe(where)));

@@ -95,6 +95,12 @@ class Stage : public pipeline::Stage {
   void begin(Exec& ex);
   /// From here on the captured segments of training passes run from these graphs, which must outlive this.
   void run_segments_from(GraphCache& graphs) { graphs_ = &graphs; }
+  /// The terms of the losses in the inputs that this rank's head will read of another step's batch; 0 on other ranks.
+  /// Reads the batch once: a load() of it takes it from here. Thereby the terms are known before the step. Two batches
+  /// may be held: that of the step under way, and one that comes.
+  LossCounts read_ahead(const BatchSource& source, Index first_sample);
+  /// Whether read_ahead() has read the batch and it has not been replaced. The same on all ranks.
+  bool has_read(const BatchSource& source, Index first_sample) const;
   /// By loss: the sum over this rank's samples since begin(). [losses] f64, zero except on the last stage.
   const Tensor& loss_sums() const { return loss_sums_; }
   /// By loss: the number of its terms in the inputs of this rank's head, in a step or an evaluated batch. loss_sums()
@@ -140,9 +146,19 @@ class Stage : public pipeline::Stage {
   struct ActivationSlot {
     std::byte *activations = nullptr, *in_rounds = nullptr;  ///< what passes keep: at once, in rounds
     Tensor block;                                            ///< u8 [layout_.bytes()], filled by one upload
-    Tensor step_state;
+    Tensor step_state, label_state;
     BatchTensors batch;              ///< parts of the block
     int chunk = -1, microbatch = 0;  ///< which it serves; -1: none yet
+  };
+
+  /// A batch on the host, before its step: the blocks of its microbatches, if this rank counts its terms.
+  struct ReadBatch {
+    const BatchSource* source = nullptr;
+    Index first_sample = 0;
+    LossCounts counts{};
+    std::vector<std::byte> blocks;
+
+    bool is(const BatchSource& other, Index first) const { return source == &other && first_sample == first; }
   };
 
   Pass pass(nn::Mode mode, nn::RowExchange exchange = nn::RowExchange::at_once) const {
@@ -169,9 +185,15 @@ class Stage : public pipeline::Stage {
   /// Totals of MoE layers in this memory; null: tensors without memory, for their size.
   nn::MoeTotals moe_totals_in(std::byte* memory) const;
   Index step_input_bytes() const;
-  /// Writes a microbatch's block: the step state, and the inputs if there is room for them. Adds the terms of its
+  /// Writes a microbatch's block: the step states, and the inputs if there is room for them. Adds the terms of its
   /// losses to `counts`.
   void fill_block(int microbatch, std::span<std::byte> host, LossCounts& counts) const;
+  /// Writes the inputs of a microbatch of a source's batch.
+  void fill_inputs(const BatchSource& source, Index first_sample, int microbatch, std::span<std::byte> host) const;
+  /// The bytes of a microbatch in `read`; empty if they are not there.
+  std::span<const std::byte> block_of(const ReadBatch& read, int microbatch) const;
+  /// Whether its counts are those of the model: one of the replicas, with the head.
+  bool counts_terms() const { return mesh_.last_stage() && mesh_.tp_rank() == 0; }
   Index first_sample_of(int microbatch) const;
   Index input_bytes_of(int chunk) const;
   /// Bytes of a microbatch in the inputs of a step. A rank in the middle of the model has no ids there.
@@ -217,6 +239,7 @@ class Stage : public pipeline::Stage {
   Index first_sample_ = 0;
   LossCounts loss_counts_{};
   StepState state_;
+  ReadBatch current_, next_;  ///< of read_ahead()
 };
 
 }  // namespace megalith::model

@@ -14,7 +14,9 @@ ops::AttentionShape shape_of(const config::RunPlan& plan, const ops::AttentionBu
                             .num_heads = plan.model.num_heads / plan.grid.tp,
                             .head_dim = plan.model.head_width(),
                             .dropout = plan.model.attention_dropout,
-                            .num_kv_heads = plan.model.kv_heads() / plan.grid.tp};
+                            .mask = plan.model.attention_mask(),
+                            .num_kv_heads = plan.model.kv_heads() / plan.grid.tp,
+                            .lengths = plan.model.lengths};
   if (plan.model.has_rope()) shape.order = ops::attended_order(plan.device, shape, build);
   return shape;
 }

@@ -129,10 +129,24 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
 }
 
 void Engine::load(const Started& started) {
-  stage().load(
-      exec(), nn::Mode::train, *started.source, started.progress.samples,
-      {.step = static_cast<std::uint64_t>(started.progress.step), .loss_scale = 1.0 / program_.rules().divided_by},
-      memory_.scalars().optimizer_state);
+  const bool ahead = counts_terms_ahead(memory_.plan());
+  const Index first = started.progress.samples;
+  if (ahead) count_terms(*started.source, first);
+  stage().load(exec(), nn::Mode::train, *started.source, first,
+               {.step = static_cast<std::uint64_t>(started.progress.step),
+                .loss_scale = ahead ? 1.0 : 1.0 / program_.rules().divided_by},
+               memory_.scalars().optimizer_state);
+  if (ahead) program_.set_next_terms(stage().read_ahead(*started.source, first + memory_.plan().train.global_batch)[0]);
+}
+
+void Engine::count_terms(const model::BatchSource& source, Index first_sample) {
+  if (stage().has_read(source, first_sample)) return;  // the vote of the step before has summed them
+  std::int64_t terms = stage().read_ahead(source, first_sample)[0];
+  Exec host;
+  comm::all_reduce(host, world().all(), Tensor(&terms, {1}, DType::i64), comm::Reduce::sum).wait(host);
+  ops::OptimizerState state = optimizer_state();
+  state.next_terms = terms;
+  set_optimizer_state(state);
 }
 
 std::byte* Engine::outcome_of(Index step_in_flight) {
@@ -176,7 +190,8 @@ Index Engine::outcome_bytes() const {
 LossMeans Engine::means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const {
   LossMeans means;
   for (std::size_t i = 0; const nn::LossSpec& loss : model::losses_of(memory_.plan().model)) {
-    means.push_back({loss.name, ops::mean_of_loss(totals, counts, i), static_cast<Index>(counts.loss_counts[i])});
+    means.push_back(
+        {loss.name, ops::mean_of_loss(totals, counts, i), static_cast<Index>(counts.loss_counts[i]), loss.terms});
     ++i;
   }
   return means;
@@ -231,7 +246,7 @@ StepReport Engine::finish_step() {
           .moe = read_moe(outcome_of(index) + kOutcomeBytes)};
 }
 
-double Engine::evaluate(const model::BatchSource& source, Index samples) {
+Evaluated Engine::evaluate_losses(const model::BatchSource& source, Index samples) {
   if (steps_started() != 0) throw InternalError("[Engine::evaluate] a step is under way");
   const config::RunPlan& plan = memory_.plan();
   stage().gather_all_params(exec());
@@ -252,7 +267,7 @@ double Engine::evaluate(const model::BatchSource& source, Index samples) {
   const Index losses = program_.rules().losses;
   comm::all_reduce(host, world().all(), Tensor(totals.loss_sums, {losses}, DType::f64), comm::Reduce::sum).wait(host);
   comm::all_reduce(host, world().all(), Tensor(counts.loss_counts, {losses}, DType::u64), comm::Reduce::sum).wait(host);
-  return program_.rules().mean_loss(totals, counts);
+  return {program_.rules().mean_loss(totals, counts), means_of(totals, counts)};
 }
 
 }  // namespace megalith::train

@@ -67,7 +67,9 @@ class Engine {
 
   /// Mean loss over the targets with a loss of the first `samples` samples of a source, without dropout, in whole
   /// batches. After these samples the source must give targets without a loss. No step may be in flight. Collective.
-  double evaluate(const model::BatchSource& source, Index samples);
+  double evaluate(const model::BatchSource& source, Index samples) { return evaluate_losses(source, samples).loss; }
+  /// The same, with the mean of each loss.
+  Evaluated evaluate_losses(const model::BatchSource& source, Index samples);
 
   /// As in RunMemory.
   ops::OptimizerState optimizer_state() { return memory_.optimizer_state(); }
@@ -111,6 +113,9 @@ class Engine {
   MoeReport read_moe(std::byte* totals) const;
   std::byte* outcome_of(Index step_in_flight);  ///< its StepOutcome, then totals
   void load(const Started& started);
+  /// Makes the terms of a step's first loss known to its passes, unless the vote of the step before has: in the first
+  /// step of a run and of a resume. Collective.
+  void count_terms(const model::BatchSource& source, Index first_sample);
   /// Submits the copy of the outcome to the host.
   void end_step(Index step_in_flight);
   /// The oldest step of which `finished_` counts, and all after it, were held: runs them again in rounds, or, where

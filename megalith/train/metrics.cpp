@@ -14,6 +14,17 @@ constexpr std::string_view kEvaluation = "{\"eval\":";
 /// JSON has no NaN or infinity.
 std::string number(double value) { return std::isfinite(value) ? exact(value) : "null"; }
 
+/// The members of the means of all losses.
+std::string parts_of(const LossMeans& losses) {
+  std::string parts;
+  if (!losses.are_parts()) return parts;
+  for (const LossMean& loss : losses) {
+    parts += str(",\"", loss.name, "\":", number(loss.mean));
+    if (!loss.terms.empty()) parts += str(",\"", loss.terms, "\":", loss.count);
+  }
+  return parts;
+}
+
 /// The step that a line of metrics.jsonl belongs to, -1 where there is none.
 Index step_of(std::string_view line) {
   constexpr std::string_view kKey = "\"step\":";
@@ -52,7 +63,7 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
                              {"train/lr", m.result.learning_rate},
                              {"speed/tokens_per_second", m.tokens_per_second},
                              {"speed/step_time_s", m.step_time_s}};
-  if (m.result.losses.size() > 1) {
+  if (m.result.losses.are_parts()) {
     for (const LossMean& loss : m.result.losses) all.push_back({str("train/", loss.name), loss.mean});
   }
   const MoeReport& moe = m.result.moe;
@@ -93,10 +104,7 @@ MetricsLog::MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step)
     : evaluated_(drop_later_lines(fs, file, resumed_step)), file_(fs, file) {}
 
 void MetricsLog::write(const StepMetrics& m) {
-  std::string parts;  // of the loss, where it has several
-  for (const LossMean& loss : m.result.losses) parts += str(",\"", loss.name, "\":", number(loss.mean));
-  if (m.result.losses.size() < 2) parts.clear();
-  line(str("{\"step\":", m.step, ",\"loss\":", number(m.result.loss), parts,
+  line(str("{\"step\":", m.step, ",\"loss\":", number(m.result.loss), parts_of(m.result.losses),
            ",\"grad_norm\":", number(m.result.grad_norm), ",\"lr\":", number(m.result.learning_rate),
            ",\"loss_scale\":", number(m.result.loss_scale), ",\"skipped\":", m.result.skipped ? 1 : 0,
            m.result.rerun ? ",\"rerun\":1" : "", ",\"tokens\":", m.tokens, ",\"step_time_s\":", number(m.step_time_s),
@@ -105,10 +113,10 @@ void MetricsLog::write(const StepMetrics& m) {
            ",\"memory_bytes\":", m.memory_bytes, m.result.moe.empty() ? "" : ",\"moe\":" + m.result.moe.json(), "}"));
 }
 
-void MetricsLog::write_eval(Index step, const std::string& name, double loss) {
+void MetricsLog::write_eval(Index step, const std::string& name, const Evaluated& result) {
   evaluated_.insert(step);
-  line(str(kEvaluation, "\"", name, "\",\"step\":", step, ",\"loss\":", number(loss),
-           ",\"perplexity\":", number(std::exp(loss)), "}"));
+  line(str(kEvaluation, "\"", name, "\",\"step\":", step, ",\"loss\":", number(result.loss), parts_of(result.losses),
+           ",\"perplexity\":", number(std::exp(result.losses[0].mean)), "}"));
 }
 
 void MetricsLog::write_graphs(Index step, const GraphAccount& a) {

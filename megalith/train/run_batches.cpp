@@ -1,8 +1,33 @@
 #include "megalith/train/run_batches.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace megalith::train {
+namespace {
+
+/// Calls make(i, sample) for each sample i of a batch, to write it.
+template <class Make>
+void fill_bert(const data::BertSampleConfig& config, Index count, const model::Batch& batch, Make&& make) {
+  const auto seq_len = static_cast<std::size_t>(config.seq_len), masked = static_cast<std::size_t>(config.max_masked()),
+             samples = static_cast<std::size_t>(count);
+  std::vector<std::int32_t> scratch(2 * seq_len + masked), places(samples * masked);
+  const auto part = [&](std::span<std::int32_t> input, std::size_t sample, std::size_t size, std::size_t spare) {
+    return input.empty() ? std::span(scratch).subspan(spare, size) : input.subspan(sample * size, size);
+  };
+  for (std::size_t i = 0; i < samples; ++i) {
+    data::BertSample sample{.tokens = part(batch.tokens, i, seq_len, 0),
+                            .types = part(batch.types, i, seq_len, seq_len),
+                            .places = std::span(places).subspan(i * masked, masked),
+                            .targets = part(batch.targets, i, masked, 2 * seq_len)};
+    make(static_cast<Index>(i), sample);
+    batch.lengths[i] = sample.length;
+    if (!batch.labels.empty()) batch.labels[i] = sample.label;
+  }
+  if (!batch.rows.empty()) model::fill_rows(places, batch);
+}
+
+}  // namespace
 
 void TrainBatches::fill(Index first_sample, Index, const model::Batch& batch) const {
   order_.fill(first_sample, batch.tokens, batch.targets);
@@ -14,6 +39,22 @@ void HeldOutBatches::fill(Index first_sample, Index, const model::Batch& batch) 
   if (real > 0) data::fill_batch(order_, set_, first_sample, batch.tokens.first(real), batch.targets.first(real));
   std::ranges::fill(batch.tokens.subspan(real), 0);
   std::ranges::fill(batch.targets.subspan(real), model::kNoTarget);
+}
+
+void BertTrainBatches::fill(Index first_sample, Index count, const model::Batch& batch) const {
+  fill_bert(set_.config(), count, batch,
+            [&](Index i, data::BertSample& sample) { set_.make(first_sample + i, sample); });
+}
+
+void BertHeldOutBatches::fill(Index first_sample, Index count, const model::Batch& batch) const {
+  fill_bert(set_.config(), count, batch, [&](Index i, data::BertSample& sample) {
+    if (first_sample + i < set_.count()) return set_.make(0, first_sample + i, sample);
+    for (const std::span<std::int32_t> ids : {sample.tokens, sample.types}) std::ranges::fill(ids, 0);
+    for (const std::span<std::int32_t> none : {sample.places, sample.targets})
+      std::ranges::fill(none, model::kNoTarget);
+    sample.length = 0;
+    sample.label = model::kNoTarget;
+  });
 }
 
 }  // namespace megalith::train

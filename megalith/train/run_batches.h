@@ -1,4 +1,5 @@
 #pragma once
+#include "megalith/data/bert_training_set.h"
 #include "megalith/data/training_set.h"
 #include "megalith/model/batch.h"
 
@@ -23,6 +24,27 @@ class HeldOutBatches final : public model::BatchSource {
  private:
   const data::SampleSet& set_;
   data::SampleOrder order_;
+};
+
+/// TrainBatches of a masked language model. A rank in the middle of the model, which needs lengths only, makes whole
+/// samples for them.
+class BertTrainBatches final : public model::BatchSource {
+ public:
+  explicit BertTrainBatches(const data::BertTrainingSet& set) : set_(set) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override;
+
+ private:
+  const data::BertTrainingSet& set_;
+};
+
+/// HeldOutBatches of a masked language model: samples as in epoch 0.
+class BertHeldOutBatches final : public model::BatchSource {
+ public:
+  explicit BertHeldOutBatches(const data::BertSamples& set) : set_(set) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override;
+
+ private:
+  const data::BertSamples& set_;
 };
 
 }  // namespace megalith::train

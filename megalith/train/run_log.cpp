@@ -48,11 +48,21 @@ void RunLog::step(const StepMetrics& metrics) {
   if (!is_job_over()) line_.step(metrics);
 }
 
-void RunLog::evaluation(Index step, double loss, Index samples) {
+void RunLog::evaluation(Index step, const Evaluated& result, Index samples) {
   if (!is_written_) return;
-  keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write_eval(step, "valid", loss); });
-  add_events(step, {{"valid/loss", loss}, {"valid/perplexity", std::exp(loss)}});
-  note(str("step ", step, "  held-out loss ", loss, "  perplexity ", std::exp(loss), "  (", samples, " samples)"));
+  keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write_eval(step, "valid", result); });
+  const double perplexity = std::exp(result.losses[0].mean);
+  std::vector<Scalar> scalars = {{"valid/loss", result.loss}, {"valid/perplexity", perplexity}};
+  std::string parts;
+  if (result.losses.are_parts()) {
+    for (const LossMean& loss : result.losses) {
+      scalars.push_back({str("valid/", loss.name), loss.mean});
+      parts += str("  ", loss.name, ' ', loss.mean);
+    }
+  }
+  add_events(step, scalars);
+  note(str("step ", step, "  held-out loss ", result.loss, parts, "  perplexity ", perplexity, "  (", samples,
+           " samples)"));
 }
 
 void RunLog::graphs(Index step, const std::vector<GraphAccount>& accounts, capture::GraphMode mode) {

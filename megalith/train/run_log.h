@@ -27,8 +27,8 @@ class RunLog {
   void note(const std::string& text);
   void warn(const std::string& text) const;
   void step(const StepMetrics& metrics);
-  /// The loss of so many held-out samples.
-  void evaluation(Index step, double loss, Index samples);
+  /// The losses of so many held-out samples.
+  void evaluation(Index step, const Evaluated& result, Index samples);
   /// Those of all ranks, as captured at the end of a step.
   void graphs(Index step, const std::vector<GraphAccount>& accounts, capture::GraphMode mode);
   /// Whether metrics.jsonl has an evaluation of the step. False on other ranks.

@@ -11,10 +11,12 @@ constexpr std::uint64_t kSaveRequest = std::uint64_t{1} << 32;
 
 }  // namespace
 
+bool counts_terms_ahead(const config::RunPlan& plan) { return plan.model.is_bert(); }
+
 StepProgram::StepProgram(RunMemory& memory)
     : memory_(memory), rules_(optim::step_rules(memory.plan().optimizer, memory.plan().train.scaling)) {
   const config::RunPlan& plan = memory.plan();
-  rules_.divided_by = static_cast<double>(plan.train.global_batch * plan.model.seq_len);
+  if (!counts_terms_ahead(plan)) rules_.divided_by = static_cast<double>(plan.train.global_batch * plan.model.seq_len);
   if (plan.model.moe.overflow == nn::RowOverflow::drop) rules_.without_rows = ops::WithoutRows::counts;
   rules_.losses = 0;
   for (const nn::LossSpec& loss : model::losses_of(plan.model)) rules_.loss_weights[rules_.losses++] = loss.weight;
@@ -76,6 +78,7 @@ void StepProgram::update_parameters() {
 void StepProgram::upload(const Requests& requests) {
   const std::uint64_t term = (requests.stop == Stop::asked ? 1 : 0) + (requests.save ? kSaveRequest : 0);
   ops::StepCounts counts{.calls = memory_.world().agreement_term(), .requests = term};
+  counts.next_terms = next_terms_;
   std::ranges::copy(memory_.loss_counts(), counts.loss_counts);
   staging_.upload(memory_.exec(), static_cast<std::byte*>(memory_.scalars().counts.raw()), sizeof counts,
                   [&](std::byte* host) { std::memcpy(host, &counts, sizeof counts); });

@@ -13,6 +13,10 @@ struct Requests {
   bool save = false;
 };
 
+/// Whether the terms of a step's first loss are known before its passes: where losses have different numbers of terms,
+/// no factor on the summed gradients turns these into those of the means.
+bool counts_terms_ahead(const config::RunPlan& plan);
+
 /// The ops of a step and of an evaluated batch, in their order. Holds no memory except a buffer on the host, and does
 /// not know graphs: a graph may hold passes(), or everything except upload(). Every member is collective.
 class StepProgram {
@@ -28,8 +32,9 @@ class StepProgram {
 
   /// Forward and backward passes of all microbatches, the sums of gradients over ranks, and their squares.
   void passes();
-  /// From the host: this rank's requests, its sum over the calls that it has made, and its number of targets with a
-  /// loss.
+  /// This rank's terms of the first loss in the next step, for the coming upload() and those after it.
+  void set_next_terms(Index terms) { next_terms_ = static_cast<std::uint64_t>(terms); }
+  /// From the host: this rank's requests, its sum over the calls that it has made, and its numbers of terms of losses.
   void upload(const Requests& requests);
   /// The totals over all ranks.
   void vote();
@@ -51,6 +56,7 @@ class StepProgram {
 
   RunMemory& memory_;
   ops::StepRules rules_;
+  std::uint64_t next_terms_ = 0;
   Staging staging_;
 };
 

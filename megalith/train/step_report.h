@@ -13,6 +13,7 @@ struct LossMean {
   std::string_view name;  ///< nn::LossSpec::name
   double mean = 0;
   Index count = 0;
+  std::string_view terms = {};  ///< nn::LossSpec::terms
 };
 
 /// Those of a model, in the memory of the object: a step allocates nothing.
@@ -24,6 +25,8 @@ class LossMeans {
   }
   void push_back(const LossMean& mean) { means_.at(size_++) = mean; }
   std::size_t size() const { return size_; }
+  /// Whether reports have them beside the loss of the step.
+  bool are_parts() const { return size_ > 1 || (size_ == 1 && !means_[0].terms.empty()); }
   const LossMean& operator[](std::size_t loss) const { return means_[loss]; }
   const LossMean* begin() const { return means_.data(); }
   const LossMean* end() const { return means_.data() + size_; }
@@ -31,6 +34,12 @@ class LossMeans {
  private:
   std::array<LossMean, ops::kMaxLosses> means_;
   std::size_t size_ = 0;
+};
+
+/// What an evaluation gives.
+struct Evaluated {
+  double loss = 0;  ///< weighted sum of the means of `losses`, nats
+  LossMeans losses = {};
 };
 
 /// The numbers of one step on which the ranks agreed. Code that computes more about a step adds a member with a

@@ -17,7 +17,6 @@
 #include "megalith/train/gemm_cache.h"
 #include "megalith/train/graph_reports.h"
 #include "megalith/train/router_trace.h"
-#include "megalith/train/run_batches.h"
 #include "megalith/train/run_log.h"
 #include "megalith/train/save_policy.h"
 #include "megalith/train/step_trace.h"
@@ -36,12 +35,11 @@ class Run {
         fitted_(with_clone_weights(world, inputs.plan)),
         engine_(world, fitted_),
         saver_(engine_, inputs.plan, inputs.identity, fs, checkpoint_folder(inputs.plan, inputs.out)),
-        train_batches_(inputs.data.train, inputs.plan.train.seed),
+        train_batches_(inputs.data.train_batches()),
+        valid_batches_(inputs.data.valid_batches()),
         log_(world, inputs.plan, inputs.screen),
         saves_(saver_, world, inputs, log_),
-        graphs_(engine_, inputs.plan, log_) {
-    if (inputs.data.valid) valid_batches_.emplace(*inputs.data.valid);
-  }
+        graphs_(engine_, inputs.plan, log_) {}
 
   Outcome run() {
     start();
@@ -124,8 +122,8 @@ class Run {
         log_.note("attention by megalith's own kernel, slower than the library's: " + reason);
       if (const std::string refusal = refused_attention(plan_); !refusal.empty())
         log_.note("attention by megalith's own kernel, slower than the library's, which has none: " + refusal);
-      log_.note(str("data ", inputs_.data.train.name(), ": ", inputs_.data.train.num_tokens(), " tokens, ",
-                    inputs_.data.train.count(), " samples"));
+      const RunData::Facts read = inputs_.data.train();
+      log_.note(str("data ", read.name, ": ", read.tokens, " tokens, ", read.samples, " samples"));
     }
     if (resumed_) {
       for (const std::string& warning : resumed_->warnings) log_.warn(warning);
@@ -191,7 +189,7 @@ class Run {
   void start_step() {
     if (engine_.steps_started() == 0) finished_at_ = monotonic_s();
     world_.begin_step(progress_.step + 1);
-    engine_.start_step(train_batches_, progress_,
+    engine_.start_step(*train_batches_, progress_,
                        [this] { return saves_.requests(progress_.step + 2 + engine_.steps_ahead()); });
     ++progress_.step;
     progress_.samples += plan_.train.global_batch;
@@ -267,17 +265,17 @@ class Run {
   }
 
   void evaluate() {
-    const Index all = inputs_.data.valid->count(), asked = plan_.train.eval_batches * plan_.train.global_batch;
+    const Index all = inputs_.data.valid().samples, asked = plan_.train.eval_batches * plan_.train.global_batch;
     const Index samples = asked == 0 ? all : std::min(all, asked);
-    const double loss = engine_.evaluate(*valid_batches_, samples);
-    if (!std::isfinite(loss) && is_last()) {
+    const Evaluated result = engine_.evaluate_losses(*valid_batches_, samples);
+    if (!std::isfinite(result.loss) && is_last()) {
       throw NonFiniteError(
-          str("[step ", progress_.step, "] the held-out loss is ", loss,
+          str("[step ", progress_.step, "] the held-out loss is ", result.loss,
               ": the last update has broken the parameters, and the checkpoint of this step has them so; "
               "an earlier one may be good. A lower optimizer.lr or a longer warm-up may help"));
     }
     graphs_.after_evaluation(progress_.step);
-    log_.evaluation(progress_.step, loss, samples);
+    log_.evaluation(progress_.step, result, samples);
   }
 
   void save() { saves_.save(progress_, is_last() ? Failure::ends_the_run : Failure::is_a_warning); }
@@ -297,8 +295,7 @@ class Run {
   config::RunPlan fitted_;  ///< the plan, with what follows from the memory of the hosts
   Engine engine_;
   Saver saver_;
-  TrainBatches train_batches_;
-  std::optional<HeldOutBatches> valid_batches_;
+  std::unique_ptr<model::BatchSource> train_batches_, valid_batches_;  ///< the second may be null
   std::optional<Resumed> resumed_;
   RunLog log_;
   SavePolicy saves_;

@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "megalith/base/error.h"
-#include "megalith/data/data_config.h"
 #include "megalith/train/progress_line.h"
+#include "megalith/train/run_data.h"
 #include "megalith/train/saver.h"
 
 namespace megalith::train {
@@ -14,7 +14,7 @@ enum class Resume : std::uint8_t { no, required, automatic };
 /// The inputs of a run in addition to its plan. Shared by rank threads; read only.
 struct TrainInputs {
   const config::RunPlan& plan;
-  const data::DataSets& data;
+  const RunData& data;
   DataIdentity identity;  ///< of tokenizer and data
   io::Path out;
   Resume resume = Resume::no;

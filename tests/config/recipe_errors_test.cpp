@@ -138,7 +138,7 @@ TEST(Recipe, EveryKeyIsCheckedByItselfWithTheNearestName) {
       problem("data.tokenizer=bite"),
       "data.tokenizer = bite: must be gpt2, bpe, bert-uncased, bert-cased, sentencepiece or byte; did you mean byte?");
   EXPECT_EQ(problem("model.family=mistral"),
-            "model.family = mistral: must be gpt2 or llama (bert is not built yet); Mistral has Llama's blocks: "
+            "model.family = mistral: must be gpt2, llama or bert; Mistral has Llama's blocks: "
             "model.family = \"llama\", with model.num_kv_heads for its heads of keys and values");
   EXPECT_NE(problem("model.family=qwen3").find("model.family = \"llama\" with model.qk_norm"), std::string::npos);
   EXPECT_NE(problem("model.family=Qwen2_MoE").find("with model.bias = \"qkv\""), std::string::npos);
@@ -236,7 +236,6 @@ TEST(Recipe, ABatchBelowTheLeastIsToldTheLeast) {
 
 TEST(Recipe, WhatIsNotBuiltIsRefusedAndNotIgnored) {
   EXPECT_NE(problem_of(kSmall, {"parallel.cp=2"}).find("context parallelism is not built yet"), std::string::npos);
-  EXPECT_NE(problem_of(kSmall, {"model.family=bert"}).find("model.family = bert"), std::string::npos);
 }
 
 TEST(Recipe, StageLayersMustFit) {

@@ -162,6 +162,66 @@ TEST(ModelConfig, PresetsOfLlamasBlocksHaveThePublishedNumbersOfParameters) {
   EXPECT_NE(error.find("did you mean mixtral-8x7b?"), std::string::npos) << error;
 }
 
+/// V H + 512 H + 2 H (types) + L (12 H^2 + 13 H) + 2 H (norm of the end, or of the embeddings) + H^2 + H (pooler) + H^2
+/// + 3 H + V (head of masked tokens) + 2 H + 2 (order).
+Index bert_parameters(const ModelConfig& m, Index vocab) {
+  const Index h = m.hidden_size;
+  return vocab * h + 512 * h + 2 * h + m.num_layers * (12 * h * h + 13 * h) + 2 * h + h * h + h + h * h + 3 * h +
+         vocab + 2 * h + 2;
+}
+
+TEST(ModelConfig, PresetsOfBertHaveThePublishedNumbersOfParameters) {
+  // With the vocabulary of the paper's table padded as its counts are; bert-base as BertForPreTraining has it.
+  const std::tuple<const char*, Index, Index> cases[] = {
+      {"bert-336m", 30'522, 336'226'108},   {"bert-752m", 30'720, 751'685'122}, {"bert-1.3b", 30'522, 1'280'595'772},
+      {"bert-3.9b", 30'522, 3'869'081'404}, {"bert-base", 30'522, 110'106'428}, {"bert-large", 30'522, 336'226'108}};
+  for (const auto& [name, vocab, published] : cases) {
+    ModelConfig m = preset(name).model;
+    EXPECT_EQ(bert_parameters(m, vocab), published) << name;
+    for (const int tp : {1, 2, 8}) {
+      m.padded_vocab_size = padded_vocab_size(vocab, tp);
+      const Index counted = count_parameters(m) - (m.padded_vocab_size - vocab) * (m.hidden_size + 1);
+      EXPECT_EQ(counted, published) << name << ", tp " << tp;
+      EXPECT_EQ(count_parameters(m) - count_padding(m), bert_parameters(m, 30'522)) << name << ", tp " << tp;
+    }
+  }
+  EXPECT_TRUE(preset("bert-base").model.is_post_norm());
+  EXPECT_FALSE(preset("bert-336m").model.is_post_norm());
+}
+
+// Each parameter once: those that a rank owns in its copy of the model.
+TEST(ModelConfig, RanksOfAnyGridOwnEachParameterOfBertOnce) {
+  ModelConfig m = preset("bert-336m").model;
+  m.num_layers = 4;
+  for (const auto& [tp, pp] : {std::pair{1, 1}, {2, 1}, {1, 2}, {4, 2}}) {
+    m.padded_vocab_size = padded_vocab_size(m.vocab_size, tp);
+    const grid::ParallelSizes sizes{.world_size = 2 * tp * pp, .tp = tp, .pp = pp};
+    Index owned = 0;
+    for (int rank = 0; rank < sizes.world_size; ++rank) {
+      const std::unique_ptr<comm::World> world = comm::dry_world(rank, sizes.world_size);
+      const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve(sizes));
+      const nn::LayerGroups groups{{mesh.tp, nn::SequenceParallel::off, 1}};
+      const std::vector<ChunkRange> ranges = chunk_ranges({.model = m}, mesh);
+      for (const ParamSpec& param : declare_model(model_spec(m), ranges, groups)) {
+        const grid::PerAxis at = mesh.coordinates(param.placement.grid);
+        if (grid::is_in_first_copy(at) && grid::owns_in_copy(param.placement, at)) owned += param.slice.local.numel();
+      }
+    }
+    EXPECT_EQ(owned, bert_parameters(m, m.vocab_size)) << "tp " << tp << ", pp " << pp;
+  }
+}
+
+TEST(ModelSpec, FlopsOfBertCountTheRowsThatItsHeadsRead) {
+  ModelConfig m = of_preset(preset("bert-336m"));
+  const ModelSpec spec = model_spec(m);
+  double layers = 0;
+  for (const nn::SublayerSpec& sublayer : spec.sublayers)
+    layers += nn::forward_flops(sublayer, spec.stream, spec.seq_len).total();
+  const double h = 1024, masked = 76 * 2 * h * (h + 30592), order = 2 * h * (h + 2);  // floor(0.15 * 509) = 76
+  EXPECT_EQ(spec.masked_tokens, 76);
+  EXPECT_EQ(forward_flops_per_token(spec), (masked + order) / 512 + layers);
+}
+
 TEST(ModelConfig, HeadsAndSlicesThatDoNotFitAreRefusedWithTheNearestThatDo) {
   ModelConfig fits = llama_defaults();
   fits.num_layers = 2, fits.hidden_size = 16, fits.num_heads = 4, fits.ffn_hidden_size = 48, fits.seq_len = 8;

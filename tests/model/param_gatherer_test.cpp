@@ -20,7 +20,7 @@ namespace {
 class Counting final : public BatchSource {
  public:
   void fill(Index first_sample, Index, const Batch& batch) const override {
-    const auto& [tokens, targets, lengths] = batch;
+    const std::span<std::int32_t> tokens = batch.tokens, targets = batch.targets;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       tokens[i] = static_cast<std::int32_t>((first_sample * 7 + static_cast<Index>(i)) % 50);
       targets[i] = (tokens[i] + 1) % 50;

@@ -23,7 +23,7 @@ constexpr Index kSteps = 6, kBatch = 16;
 class Batches final : public model::BatchSource {
  public:
   void fill(Index first, Index, const model::Batch& batch) const override {
-    const auto& [tokens, targets, lengths] = batch;
+    const std::span<std::int32_t> tokens = batch.tokens, targets = batch.targets;
     constexpr Index kVocab = 37;
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto at = static_cast<Index>(i), id = (first * 131 + at * 17 + at * at) % kVocab;

@@ -91,25 +91,51 @@ inline config::RunPlan small_plan(const Grid& grid, const std::string& precision
   return config::resolve(small_config(grid, precision, steps));
 }
 
-/// Tokens as a function of the sample's number alone.
+/// Tokens as a function of the sample's number alone; of masked language models all inputs, for samples of 9 tokens.
 class HashedBatches : public model::BatchSource {
  public:
   explicit HashedBatches(Index vocab) : vocab_(static_cast<std::uint32_t>(vocab)) {}
   void fill(Index first_sample, Index count, const model::Batch& batch) const override {
-    const auto& [tokens, targets, lengths] = batch;
+    const std::span<std::int32_t> tokens = batch.tokens, targets = batch.targets;
     const std::size_t length = tokens.size() / static_cast<std::size_t>(count);
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      const auto sample = static_cast<std::uint64_t>(first_sample) + i / length;
-      tokens[i] = id(sample, i % length);
-      targets[i] = id(sample, i % length + 1);
-    }
+    for (std::size_t i = 0; i < batch.lengths.size(); ++i)
+      batch.lengths[i] = length_of(static_cast<std::uint64_t>(first_sample) + i);
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = id(static_cast<std::uint64_t>(first_sample) + i / length, i % length);
+    if (!batch.rows.empty()) return fill_masked(first_sample, count, batch);
+    for (std::size_t i = 0; i < targets.size(); ++i)
+      targets[i] = id(static_cast<std::uint64_t>(first_sample) + i / length, i % length + 1);
   }
 
  private:
+  /// From 5 to 9.
+  std::int32_t length_of(std::uint64_t sample) const { return static_cast<std::int32_t>(5 + word(sample, 100) % 5); }
+  std::uint32_t word(std::uint64_t sample, std::uint64_t position) const {
+    return RandomSite{.seed = 11, .step = static_cast<std::uint32_t>(sample)}.word(position);
+  }
   std::int32_t id(std::uint64_t sample, std::uint64_t position) const {
-    const std::uint32_t word = RandomSite{.seed = 11, .step = static_cast<std::uint32_t>(sample)}.word(position);
-    return static_cast<std::int32_t>((word % vocab_) * (word / vocab_ % 7) /
+    const std::uint32_t drawn = word(sample, position);
+    return static_cast<std::int32_t>((drawn % vocab_) * (drawn / vocab_ % 7) /
                                      7);  // uneven, so that there is something to learn
+  }
+  /// Places 1, 3, 5, ... of a sample are masked, a different number in each.
+  void fill_masked(Index first_sample, Index count, const model::Batch& batch) const {
+    const std::size_t samples = static_cast<std::size_t>(count), masked = batch.targets.size() / samples;
+    std::vector<std::int32_t> places(batch.targets.size(), -1);
+    for (std::size_t i = 0; i < samples; ++i) {
+      const std::uint64_t sample = static_cast<std::uint64_t>(first_sample) + i;
+      const std::span<std::int32_t> targets = batch.targets.subspan(i * masked, masked);
+      std::ranges::fill(targets, model::kNoTarget);
+      for (std::size_t k = 0; k < masked - word(sample, 101) % masked; ++k) {
+        const auto place = static_cast<std::int32_t>(2 * k + 1);
+        if (place >= length_of(sample)) break;
+        places[i * masked + k] = place;
+        targets[k] = id(sample, 200 + k);
+      }
+      if (!batch.labels.empty()) batch.labels[i] = static_cast<std::int32_t>(word(sample, 102) % 2);
+    }
+    for (std::size_t i = 0; i < batch.types.size(); ++i) batch.types[i] = i % 9 < 4 ? 0 : 1;
+    model::fill_rows(places, batch);
   }
   std::uint32_t vocab_;
 };

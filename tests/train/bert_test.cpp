@@ -1,0 +1,317 @@
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/io/temp_dir.h"
+#include "tests/train/agreeing_runs.h"
+#include "tests/train/graph_ways.h"
+#include "tests/train/saved_run.h"
+
+// BERT on every grid: heads on gathered rows, and two losses whose means are of the global batch.
+namespace megalith {
+namespace {
+
+using support::Grid;
+using support::relative_error;
+using support::RunRecord;
+
+/// A small masked language model: samples of 5 to 9 tokens, up to 3 of them masked.
+config::RunConfig bert_config(const Grid& grid, const std::string& precision, Index steps) {
+  config::RunConfig c = support::small_config(grid, precision, steps);
+  c.model.family = "bert";
+  c.bert.mask_fraction = 0.5;
+  return c;
+}
+
+config::RunPlan bert_plan(const Grid& grid, const std::string& precision = "fp64", Index steps = 5) {
+  return config::resolve(bert_config(grid, precision, steps));
+}
+
+std::unique_ptr<RunRecord> bert_run(const config::RunPlan& plan) {
+  auto record = std::make_unique<RunRecord>();
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { support::train_rank(world, plan, *record); });
+  return record;
+}
+
+const RunRecord& bert_on_one_rank() {
+  static const std::unique_ptr<RunRecord> run = bert_run(bert_plan({}));
+  return *run;
+}
+
+class BertGrid : public ::testing::TestWithParam<Grid> {};
+
+TEST_P(BertGrid, Fp64AgreesWithOneRank) {
+  const std::unique_ptr<RunRecord> got = bert_run(bert_plan(GetParam()));
+  support::expect_fp64_agrees(*got, bert_on_one_rank());
+  support::expect_gradients_agree(GetParam(), *got, bert_on_one_rank(), 1e-12);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BertGrid, ::testing::ValuesIn(support::all_and_sharded_grids()),
+                         [](const auto& test) { return test.param.name(); });
+
+TEST(Bert, HasItsHeads) {
+  const auto& tensors = bert_on_one_rank().parameters.tensors();
+  for (const char* name : {"embedding.type.weight", "final_norm.weight", "head.mlm.dense.weight", "head.mlm.norm.bias",
+                           "head.mlm.bias", "head.pooler.weight", "head.order.bias"})
+    EXPECT_TRUE(tensors.contains(name)) << name;
+  EXPECT_EQ(tensors.at("head.mlm.bias").size(), 37U);
+  EXPECT_FALSE(tensors.contains("head.weight")) << "the table is tied";
+  const std::vector<double>& types = bert_on_one_rank().gradients.at("embedding.type.weight");
+  for (const double value : types) EXPECT_NE(value, 0) << "segments of both types were seen";
+}
+
+/// Samples whose fifth token, which is no padding, is moved on.
+class OtherFifthTokens final : public support::HashedBatches {
+ public:
+  OtherFifthTokens(Index vocab, std::int32_t by) : HashedBatches(vocab), by_(by) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override {
+    HashedBatches::fill(first_sample, count, batch);
+    for (std::size_t i = 4; i < batch.tokens.size(); i += 9) batch.tokens[i] = (batch.tokens[i] + by_) % 37;
+  }
+
+ private:
+  std::int32_t by_;
+};
+
+TEST(Bert, MaskedTokensSeeWhatFollowsThem) {
+  config::RunConfig c = bert_config({}, "fp64", 1);
+  c.bert.mask_fraction = 0.15;  // the second token alone
+  c.bert.order = "none";
+  const config::RunPlan plan = config::resolve(c);
+  const auto loss = [&](std::int32_t by) {
+    double evaluated = 0;
+    comm::run_ranks(1, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      engine.allocate();
+      evaluated = engine.evaluate(OtherFifthTokens(plan.model.vocab_size, by), 8);
+    });
+    return evaluated;
+  };
+  EXPECT_EQ(loss(0), loss(37));
+  EXPECT_GT(std::abs(loss(0) - loss(1)), 1e-9);
+}
+
+// Samples of a step have different numbers of masked tokens, and so have microbatches: means of microbatches would
+// depend on how the batch is cut.
+TEST(Bert, TheCutIntoMicrobatchesChangesNothing) {
+  for (const Index micro_batch : {2, 4, 8}) {
+    SCOPED_TRACE(micro_batch);
+    config::RunConfig c = bert_config({}, "fp64", 5);
+    c.train.micro_batch = micro_batch;
+    const std::unique_ptr<RunRecord> got = bert_run(config::resolve(c));
+    support::expect_fp64_agrees(*got, bert_on_one_rank());
+    support::expect_gradients_agree({}, *got, bert_on_one_rank(), 1e-12);
+  }
+}
+
+TEST(Bert, PostNormAndNoOrderAgreeOverGrids) {
+  const auto run = [](const Grid& grid) {
+    config::RunConfig c = bert_config(grid, "fp64", 4);
+    c.model.norm_placement = "post";
+    c.model.activation = "gelu_erf";
+    c.bert.order = "none";
+    return bert_run(config::resolve(c));
+  };
+  const std::unique_ptr<RunRecord> want = run({});
+  EXPECT_FALSE(want->parameters.tensors().contains("head.pooler.weight"));
+  for (const Grid& grid :
+       {Grid{.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = nn::SequenceParallel::on}, Grid{.pp = 4}}) {
+    SCOPED_TRACE(grid.name());
+    support::expect_fp64_agrees(*run(grid), *want);
+  }
+}
+
+/// The loss of a step beside sums that are made by hand: of every sample alone, in a run of its own.
+TEST(Bert, LossIsTheMeanOverMaskedTokensOfTheBatchPlusThatOverSamples) {
+  config::RunConfig c = bert_config({}, "fp64", 1);
+  c.model.dropout = 0;
+  c.train.global_batch = 1;
+  const config::RunPlan alone = config::resolve(c);
+  c.train.global_batch = 8;
+  const config::RunPlan together = config::resolve(c);
+  double masked_loss = 0, order_loss = 0, right = 0;
+  Index masked = 0;
+  comm::run_ranks(1, [&](comm::World& world) {
+    const support::HashedBatches source(alone.model.vocab_size);
+    for (Index sample = 0; sample < 8; ++sample) {
+      train::Engine engine(world, alone);
+      engine.allocate();
+      const train::StepReport one = engine.step(source, {.step = 0, .samples = sample}, train::Stop::no);
+      masked_loss += one.losses[0].mean * static_cast<double>(one.losses[0].count);
+      masked += one.losses[0].count;
+      order_loss += one.losses[1].mean / 8;
+      right += one.losses[2].mean / 8;
+    }
+    train::Engine engine(world, together);
+    engine.allocate();
+    const train::StepReport all = engine.step(source, {}, train::Stop::no);
+    EXPECT_EQ(all.losses[0].count, masked);
+    EXPECT_EQ(all.losses[1].count, 8);
+    EXPECT_NEAR(all.losses[0].mean, masked_loss / static_cast<double>(masked), 1e-12);
+    EXPECT_NEAR(all.losses[1].mean, order_loss, 1e-12);
+    EXPECT_NEAR(all.losses[2].mean, right, 1e-12);
+    EXPECT_NEAR(all.loss, all.losses[0].mean + all.losses[1].mean, 1e-12) << "the accuracy has no weight";
+  });
+  EXPECT_GT(masked, 8);
+  EXPECT_LT(masked, 24);
+}
+
+/// The gradients of a step, by parameter, and the terms of its losses.
+struct OneStep {
+  support::Gathered gradients;
+  Index masked = 0;
+};
+void run_one_step(const config::RunPlan& plan, Index first_sample, OneStep& out) {
+  comm::run_ranks(1, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    out.masked =
+        engine
+            .step(support::HashedBatches(plan.model.vocab_size), {.step = 0, .samples = first_sample}, train::Stop::no)
+            .losses[0]
+            .count;
+    support::put_params(out.gradients, engine.stage(), true);
+  });
+}
+
+// Beside those of every sample alone: sums weighted by masked tokens for one head, the mean for the other.
+TEST(Bert, GradientsAreThoseOfTheMeansOverTheGlobalBatch) {
+  config::RunConfig c = bert_config({}, "fp64", 1);
+  c.model.dropout = 0;
+  const config::RunPlan together = config::resolve(c);
+  c.train.global_batch = 1;
+  const config::RunPlan alone = config::resolve(c);
+  OneStep all;
+  run_one_step(together, 0, all);
+  std::map<std::string, std::vector<double>> want;
+  for (Index sample = 0; sample < 8; ++sample) {
+    OneStep one;
+    run_one_step(alone, sample, one);
+    for (const auto& [name, values] : one.gradients.tensors()) {
+      const double weight =
+          name.starts_with("head.mlm.") ? static_cast<double>(one.masked) / static_cast<double>(all.masked) : 1.0 / 8;
+      std::vector<double>& sum = want[name];
+      sum.resize(values.size());
+      for (std::size_t i = 0; i < values.size(); ++i) sum[i] += weight * values[i];
+    }
+  }
+  int compared = 0;
+  for (const auto& [name, values] : want) {
+    if (!name.starts_with("head.")) continue;  // others have parts of both losses
+    EXPECT_LT(relative_error(all.gradients.at(name), values), 1e-12) << name;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 9);
+}
+
+/// Short samples, in tensors of `seq_len` tokens.
+class ShortSamples final : public model::BatchSource {
+ public:
+  ShortSamples(Index vocab, std::int32_t padding) : source_(vocab), padding_(padding) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override {
+    constexpr std::size_t kReal = 9;
+    const auto samples = static_cast<std::size_t>(count), seq_len = batch.tokens.size() / samples,
+               places = batch.targets.size() / samples;
+    std::ranges::fill(batch.tokens, padding_);
+    std::ranges::fill(batch.types, padding_);
+    std::ranges::fill(batch.targets, model::kNoTarget);
+    std::vector<std::int32_t> tokens(kReal), types(kReal), targets(3), rows(4), row_of(kReal),
+        masked(places * samples, -1);
+    for (std::size_t i = 0; i < samples; ++i) {
+      source_.fill(first_sample + static_cast<Index>(i), 1,
+                   {.tokens = tokens,
+                    .targets = targets,
+                    .lengths = batch.lengths.subspan(i, 1),
+                    .types = types,
+                    .rows = rows,
+                    .row_of = row_of,
+                    .labels = batch.labels.subspan(i, 1)});
+      std::ranges::copy(tokens, batch.tokens.subspan(i * seq_len).begin());
+      std::ranges::copy(types, batch.types.subspan(i * seq_len).begin());
+      std::ranges::copy(targets, batch.targets.subspan(i * places).begin());
+      std::copy_n(rows.begin(), 3, masked.begin() + static_cast<std::ptrdiff_t>(i * places));
+    }
+    model::fill_rows(masked, batch);
+  }
+
+ private:
+  support::HashedBatches source_;
+  std::int32_t padding_;
+};
+
+TEST(Bert, PaddingChangesNothing) {
+  const auto run = [](Index seq_len, std::int32_t padding) {
+    config::RunConfig c = bert_config({}, "fp64", 4);
+    c.model.dropout = 0;
+    c.model.seq_len = seq_len;
+    const config::RunPlan plan = config::resolve(c);
+    auto record = std::make_unique<RunRecord>();
+    comm::run_ranks(1, [&](comm::World& world) {
+      support::train_rank(world, plan, ShortSamples(plan.model.vocab_size, padding), *record);
+    });
+    return record;
+  };
+  const std::unique_ptr<RunRecord> want = run(9, 0), padded = run(14, 0), other = run(14, 1);
+  EXPECT_LT(relative_error(padded->losses, want->losses), 1e-12);
+  EXPECT_LT(relative_error(padded->norms, want->norms), 1e-12);
+  EXPECT_LT(relative_error({padded->evaluated}, {want->evaluated}), 1e-12);
+  EXPECT_EQ(other->losses, padded->losses) << "what stands in the padding matters";
+}
+
+TEST(Bert, ARunThatWasStoppedGoesOnWithTheSameBits) {
+  for (const Grid& grid : {Grid{}, Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .dp = 2, .sharding = Sharding::optimizer}}) {
+    SCOPED_TRACE(grid.name());
+    const TempDir dir, whole_dir;
+    const config::RunPlan plan = bert_plan(grid, "fp32", 6);
+    const auto run = [&](Index begin, Index end, const io::Path& folder) {
+      support::SavedRun saved;
+      comm::run_ranks(grid.ranks(),
+                      [&](comm::World& world) { support::train_saved(world, begin, end, plan, folder, saved); });
+      return saved;
+    };
+    const support::SavedRun whole = run(0, 6, whole_dir.path());
+    run(0, 3, dir.path());
+    const support::SavedRun rest = run(3, 6, dir.path());
+    EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+    EXPECT_EQ(rest.digest, whole.digest);
+  }
+}
+
+TEST(Bert, GraphsGiveTheBitsOfEagerSteps) {
+  const Grid grid{.tp = 2, .pp = 2};
+  const std::unique_ptr<RunRecord> want = bert_run(bert_plan(grid, "fp32", 6));
+  for (const support::GraphWay& way : support::kGraphWays) {
+    SCOPED_TRACE(way.name);
+    const std::unique_ptr<RunRecord> got = bert_run(support::with_graphs(bert_plan(grid, "fp32", 6), way, 2));
+    EXPECT_EQ(got->losses, want->losses);
+    EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
+  }
+}
+
+TEST(Bert, RecomputationChangesNoBits) {
+  const Grid grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on};
+  const std::unique_ptr<RunRecord> want = bert_run(bert_plan(grid, "fp32", 4));
+  std::vector<nn::RecomputeConfig> ways = {{.mode = nn::RecomputeMode::full},
+                                           {.mode = nn::RecomputeMode::full, .layers = 2}};
+  for (const auto module : {nn::RecomputeModule::norms, nn::RecomputeModule::attention}) {
+    ways.push_back({.mode = nn::RecomputeMode::selective});
+    ways.back().add(module);
+  }
+  for (const nn::RecomputeConfig& way : ways) {
+    config::RunPlan plan = bert_plan(grid, "fp32", 4);
+    plan.recompute = way;
+    const std::unique_ptr<RunRecord> got = bert_run(plan);
+    EXPECT_EQ(got->losses, want->losses);
+    EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
+  }
+}
+
+TEST(Bert, OtherPrecisionsStayInTheirBands) {
+  const std::vector<double>& want = bert_on_one_rank().losses;
+  EXPECT_LT(relative_error(bert_run(bert_plan({.tp = 2, .dp = 2}, "fp32"))->losses, want), 1e-5);
+  EXPECT_LT(relative_error(bert_run(bert_plan({.tp = 2, .dp = 2}, "bf16"))->losses, want), 3e-2);
+}
+
+}  // namespace
+}  // namespace megalith
