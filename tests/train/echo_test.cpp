@@ -151,6 +151,29 @@ TEST(EchoTraining, HasTheSameBitsWhereLayersAreRecomputed) {
   }
 }
 
+/// Memory is full of NaN wherever a tensor begins, as in debug builds: what a host reads must still be there.
+TEST(EchoTraining, HostsReadPlansBeforeTheirMemoryHoldsOtherTensors) {
+  const auto losses_of = [](const EchoWay& way) {
+    const config::RunPlan plan = config::resolve(echo_config({2, 1, 1, 2, 1}, kSkewed, way, 2));
+    std::vector<double> losses;
+    comm::run_ranks(2, [&](comm::World& world) {
+      train::Engine engine(world, plan);
+      engine.allocate();
+      engine.exec().poison_new_tensors();
+      const support::HashedBatches source(plan.model.vocab_size);
+      for (Index step = 0; step < 2; ++step) {
+        const double loss = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no).loss;
+        const double evaluated = engine.evaluate(source, plan.train.global_batch);
+        if (world.rank() == 0) losses.insert(losses.end(), {loss, evaluated});
+      }
+    });
+    return losses;
+  };
+  const std::vector<double> want = losses_of({.backend = "peer"});
+  EXPECT_EQ(losses_of({.backend = "host_sized"}), want);
+  EXPECT_EQ(losses_of({.dispatcher = "all_to_all"}), want);
+}
+
 /// Counts how often choices of all ranks are gathered, which each plan does once.
 class PlanCountingChannel final : public comm::ForwardingChannel {
  public:
