@@ -234,6 +234,7 @@ void require_no_file(io::Fs& fs, const io::Path& folder, std::string_view settin
 
 void print_notes(const config::RunPlan& plan, const data::DataNotes& notes) {
   for (const std::string& folder : notes.folders) log::info(folder);
+  for (const std::string& documents : notes.left_out) log::warning(documents);
   if (plan.data.key != data::DataConfig().key && !notes.has_members)
     log::warning(str("data.key = ", io::printable(plan.data.key),
                      ": has no effect: no file of data.train or data.valid is JSON lines or Parquet"));

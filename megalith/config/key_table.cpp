@@ -14,6 +14,7 @@ std::string range_text(const Bounds& b) {
   if (!has_min) return "";
   if (b.min == b.max) return exact(b.min);
   if (has_max && b.is_below) return str("in [", exact(b.min), ", ", exact(b.max), ")");
+  if (has_max && b.is_above) return str("above ", exact(b.min), ", at most ", exact(b.max));
   if (has_max) return str(exact(b.min), " to ", exact(b.max));
   return str(b.is_above ? "above " : "at least ", exact(b.min));
 }

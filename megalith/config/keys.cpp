@@ -198,7 +198,7 @@ std::vector<Key> make_keys() {
        is_bert},
       {"bert.mask_fraction", bert([](auto& c) -> auto& { return c.mask_fraction; }), words("`0.15`"),
        Bounds{.min = 0, .max = 0.5, .is_above = true}, must_match, not_differ,
-       "of a sample's tokens that are not special: so many, rounded down, are masked, at least 1", is_bert},
+       "of a sample's tokens that are not special: at most so many, rounded down, or 1, are masked", is_bert},
       {"bert.max_ngram", bert([](auto& c) -> auto& { return c.max_ngram; }), words("`3`"), between(1, 10), warns,
        not_differ, "words of a masked span, at most; a span of n words is chosen in proportion to 1/n", is_bert},
       {"bert.whole_words", bert([](auto& c) -> auto& { return c.whole_words; }), words("`true`"), any(), warns,
@@ -276,7 +276,7 @@ std::vector<Key> make_keys() {
        one_of(kNamesOf<nn::ExpertDispatcher>), may_change, not_differ,
        "how rows come to the ranks of their experts: these read them where they are (`peer`, between rank threads, on "
        "GPUs where NVLink connects them), or they are sent with counts that the host knows (`all_to_all`). `auto`: "
-       "`peer` where it can be. The results are the same",
+       "`peer` where it can be, but `all_to_all` on GPUs with a pipeline. The results are the same",
        has_experts},
       {"moe.rank_capacity_factor",
        moe([](auto& c) -> auto& { return c.rank_capacity_factor; }),
@@ -303,8 +303,7 @@ std::vector<Key> make_keys() {
       {"moe.echo.slots", moe([](auto& c) -> auto& { return c.echo.slots; }), words("`0`"),
        between(0, ops::kMaxEchoSlots), may_change, not_differ,
        "slots of each rank of `parallel.ep` for clones of busy experts, which even out the load ([echo.md](echo.md)); "
-       "0: "
-       "none. On CPUs",
+       "0: none",
        has_experts},
       {"moe.echo.min_pairs", moe([](auto& c) -> auto& { return c.echo.min_pairs; }), words("`1024`; `0` with `exact`"),
        at_least(0), may_change, not_differ,

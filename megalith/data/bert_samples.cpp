@@ -130,6 +130,12 @@ class BertSamples::Walk {
         end_(source_.text_end(document)) {
     if (of_.is_pair() && sentences_with_tokens() < 2) at_ = end_;
   }
+  void go_to(const Anchor& anchor) {
+    sentence_ = anchor.sentence;
+    at_ = anchor.at;
+    number_ = anchor.number;
+  }
+  Anchor anchor(Index sample) const { return {.sample = sample, .sentence = sentence_, .at = at_, .number = number_}; }
 
   /// Nothing at the end of the document.
   std::optional<Cut> next() {
@@ -201,7 +207,11 @@ BertSamples::BertSamples(SentenceSourcePtr source, Documents documents, BertVoca
   Index with_tokens = 0;
   for (Index document = documents.first; document < documents.last; ++document) {
     Index samples = 0;
-    for (Walk walk(*this, document); walk.next();) ++samples;
+    Walk walk(*this, document);
+    for (Anchor here = walk.anchor(before_.back()); walk.next(); here = walk.anchor(before_.back() + samples)) {
+      if (samples > 0 && samples % kSamplesOfAnchor == 0) anchors_.push_back(here);
+      ++samples;
+    }
     before_.push_back(before_.back() + samples);
     if (source_->text_end(document) > source_->first_token(source_->first_sentence(document))) ++with_tokens;
   }
@@ -216,6 +226,12 @@ BertSamples::BertSamples(SentenceSourcePtr source, Documents documents, BertVoca
                          "] one document: bert.order = \"nsp\" needs two, as second segments may be of another; use "
                          "bert.order = \"sop\""));
   }
+}
+
+Index BertSamples::documents_without_samples() const {
+  Index count = 0;
+  for (std::size_t i = 1; i < before_.size(); ++i) count += before_[i] == before_[i - 1] ? 1 : 0;
+  return count;
 }
 
 bool BertSamples::begins_word(std::int32_t id) const {
@@ -265,8 +281,14 @@ BertSamples::Cut BertSamples::cut_of(Index sample) const {
   const auto after = std::ranges::upper_bound(before_, sample);
   const Index document = after - before_.begin() - 1;
   Walk walk(*this, documents_.first + document);
+  Index next = before_[static_cast<std::size_t>(document)];
+  const auto behind = std::ranges::upper_bound(anchors_, sample, {}, &Anchor::sample);
+  if (behind != anchors_.begin() && std::prev(behind)->sample > next) {
+    walk.go_to(*std::prev(behind));
+    next = std::prev(behind)->sample;
+  }
   std::optional<Cut> cut = walk.next();
-  for (Index i = before_[static_cast<std::size_t>(document)]; i < sample; ++i) cut = walk.next();
+  for (; next < sample; ++next) cut = walk.next();
   return *cut;
 }
 

@@ -45,7 +45,8 @@ struct BertSample {
 /// none of them is masked yet, and if it stays in its segment and in the budget. Else it is tried shorter, then left
 /// out. Each masked token becomes [MASK], a random id or itself with 0.8, 0.1, 0.1.
 ///
-/// Memory: 8 bytes a document, the samples before it. A document is cut again when a sample of it is read.
+/// Memory: 8 bytes a document, the samples before it, and 32 for 64 samples of a document. It is cut again from there
+/// when a sample of it is read.
 /// Sources: Devlin et al. 2019, arXiv:1810.04805, section 3.1; Lan et al. 2020, arXiv:1909.11942, section 3.1 (order);
 /// Joshi et al. 2020, arXiv:1907.10529 (spans); Shoeybi et al. 2019, arXiv:1909.08053, section 4.2.
 class BertSamples {
@@ -62,6 +63,9 @@ class BertSamples {
   Index count() const { return before_.back(); }
   const BertSampleConfig& config() const { return config_; }
   const SentenceSource& source() const { return *source_; }
+  Index num_documents() const { return documents_.size(); }
+  /// Documents that are too short for a sample: of one sentence, where a sample has two segments.
+  Index documents_without_samples() const;
   /// Writes a sample, 0 <= sample < count(), as an epoch has it. Any thread; allocates some kilobytes.
   void make(Index epoch, Index sample, BertSample& out) const;
 
@@ -77,6 +81,13 @@ class BertSamples {
  private:
   class Walk;
   class Draws;
+  /// Where a walk through a long document stands before a sample, which is found from there.
+  struct Anchor {
+    Index sample = 0;            ///< of all documents
+    Index sentence = 0, at = 0;  ///< a token
+    std::uint32_t number = 0;    ///< of the cut in its document
+  };
+  static constexpr Index kSamplesOfAnchor = 64;
   struct Range {
     Index begin = 0, end = 0;
     Index size() const { return end - begin; }
@@ -96,6 +107,7 @@ class BertSamples {
   std::uint64_t seed_;
   std::vector<std::int32_t> ordinary_;  // ids that are not special
   std::vector<Index> before_;           // by document: the samples of those before it
+  std::vector<Anchor> anchors_;         // ascending; after every kSamplesOfAnchor samples of a document
 };
 
 /// Divides documents into train, valid and test, in this order. Parts end with the document that holds the token at

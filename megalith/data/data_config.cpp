@@ -258,7 +258,15 @@ BertDataSets open_bert_data(io::Fs& fs, const DataConfig& config, const tokenize
   const TextReading reading{.key = config.key, .max_line = config.max_line, .threads = threads, .notes = &notes};
   const BertVocabulary vocabulary = bert_vocabulary(tokenizer);
   const auto samples = [&](const SentenceSourcePtr& source, BertSamples::Documents documents, std::string_view key) {
-    return of_key(key, [&] { return BertSamples(source, documents, vocabulary, making.config, making.seed); });
+    BertSamples made =
+        of_key(key, [&] { return BertSamples(source, documents, vocabulary, making.config, making.seed); });
+    if (const Index without = made.documents_without_samples(); without > 0) {
+      notes.left_out.push_back(str(key, ": ", without, " of ", made.num_documents(), " documents give no samples",
+                                   making.config.is_pair()
+                                       ? ": a sample has two segments, and these have one sentence or none"
+                                       : ": they have no tokens"));
+    }
+    return made;
   };
   const auto all_of = [&](const std::vector<std::string>& paths, std::string_view key) {
     const SentenceSourcePtr source = open_sentences(fs, paths, tokenizer, key, reading);
@@ -284,6 +292,11 @@ BertDataSets open_bert_data(io::Fs& fs, const DataConfig& config, const tokenize
   const SentenceSourcePtr source = open_sentences(fs, config.train, tokenizer, "data.train", reading);
   const auto parts = split_documents(config.split.empty() ? Split{} : parse_split(config.split), *source);
   std::optional<BertSamples> valid = open_valid();
+  const bool holds_out = !config.split.empty() && parse_split(config.split).weights[1] > 0;
+  if (!valid && holds_out && parts[1].size() == 0) {
+    throw InputError(str("data.split = \"", config.split, "\": leaves no document to hold out of the ",
+                         source->num_documents(), " of data.train, as it cuts between documents: name data.valid"));
+  }
   if (!valid && parts[1].size() > 0) valid = samples(source, parts[1], "data.valid (from data.split)");
   std::vector<BertTrainingSet::Corpus> corpora;
   corpora.push_back({samples(source, parts[0], "data.train"), 1});

@@ -35,8 +35,9 @@ void check(const DataConfig& config, Problems& out);
 
 /// Facts about the files of a run, for the user who starts it.
 struct DataNotes {
-  std::vector<std::string> folders{};  ///< what the folders and patterns stand for
-  bool has_members = false;            ///< whether a file is JSON lines or Parquet, where data.key names a member
+  std::vector<std::string> folders{};   ///< what the folders and patterns stand for
+  bool has_members = false;             ///< whether a file is JSON lines or Parquet, where data.key names a member
+  std::vector<std::string> left_out{};  ///< documents that give no samples
 };
 
 /// How texts are read.

@@ -231,11 +231,16 @@ TEST(BertSamples, AShareIsShort) {
   const BertSamples samples = samples_of(documents, {.seq_len = 67, .order = SentenceOrder::none});
   double is_short = 0, sum = 0;
   std::set<Index> lengths;
+  Index at = 0;  // of a document with more samples than lie between two anchors
   for (Index number = 0; number + 1 < samples.count(); ++number) {
     const BertSamples::Cut cut = samples.cut_of(number);
+    ASSERT_EQ(cut.begin, at) << number;
+    at = cut.end;
     lengths.insert(cut.end - cut.begin);
     if (cut.end - cut.begin < 64) ++is_short, sum += static_cast<double>(cut.end - cut.begin);
   }
+  EXPECT_EQ(samples.cut_of(samples.count() - 1).begin, at);
+  EXPECT_EQ(samples.cut_of(samples.count() - 1).end, 60000);
   // Targets from 2 to 64; of sentences with two tokens 63 and 64 are whole.
   expect_share(is_short, static_cast<double>(samples.count() - 1), 0.1 * 61 / 63, "short");
   EXPECT_NEAR(sum / is_short, 33, 3 * 18 / std::sqrt(is_short)) << "a target of 2 n - 1 becomes 2 n";

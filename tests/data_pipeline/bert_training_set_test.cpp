@@ -31,6 +31,7 @@ class BertData : public testing::Test {
     write_all(dir_ / "cats.jsonl", cats);
     write_all(dir_ / "dogs.jsonl", dogs);
     write_all(dir_ / "single.jsonl", "{\"text\": \"Cat sat\"}\n{\"text\": \"Dog ran\"}\n");
+    write_all(dir_ / "one.jsonl", "{\"text\": \"Cat sat. A cat sat. Cat cat sat.\"}\n");
   }
   std::string path(const char* name) const { return (dir_ / name).string(); }
   BertDataSets open(std::vector<std::string> train, std::vector<std::string> valid = {}, std::string split = "",
@@ -87,6 +88,17 @@ TEST_F(BertData, ASplitDividesDocuments) {
   const BertDataSets sets = open({path("cats.jsonl")}, {}, "0.8,0.2");
   EXPECT_EQ(sets.train.count(), 16);
   EXPECT_EQ(sets.valid->count(), 4);
+  const std::string problem = error_of<InputError>([&] { open({path("one.jsonl")}, {}, "0.8,0.2"); });
+  EXPECT_NE(problem.find("data.split = \"0.8,0.2\": leaves no document to hold out of the 1 of data.train"),
+            std::string::npos)
+      << problem;
+}
+
+TEST_F(BertData, NotesDocumentsThatGiveNoSamples) {
+  EXPECT_EQ(open({path("cats.jsonl")}).notes.left_out, std::vector<std::string>{});
+  EXPECT_EQ(open({path("cats.jsonl"), path("single.jsonl")}).notes.left_out,
+            std::vector<std::string>{"data.train: 2 of 22 documents give no samples: a sample has two segments, and "
+                                     "these have one sentence or none"});
 }
 
 TEST_F(BertData, FingerprintsDifferBetweenCorporaAndShares) {
