@@ -20,10 +20,10 @@ struct ReportOptions {
   std::string format = "text";
 };
 
-/// "NAME=FILE"; a file alone has its stem as the name.
-std::pair<std::string, std::string> name_and_file(const std::string& report) {
+/// "NAME=FILE"; a file alone has its stem as the name, also one with "=" in its path.
+std::pair<std::string, std::string> name_and_file(io::Fs& fs, const std::string& report) {
   const std::size_t equals = report.find('=');
-  if (equals == std::string::npos) return {io::Path(report).stem().string(), report};
+  if (equals == std::string::npos || fs.exists(report)) return {io::Path(report).stem().string(), report};
   return {report.substr(0, equals), report.substr(equals + 1)};
 }
 
@@ -33,7 +33,7 @@ std::vector<GivenRow> given_rows(PaperTable table, const std::vector<std::string
   io::FileProblems problems;
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   for (const std::string& report : reports) {
-    const auto [name, file] = name_and_file(report);
+    const auto [name, file] = name_and_file(*fs, report);
     auto row = std::ranges::find(rows, name, &GivenRow::name);
     if (row == rows.end()) row = rows.insert(rows.end(), GivenRow{.name = name, .figures = {}});
     try {

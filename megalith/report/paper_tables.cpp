@@ -186,6 +186,9 @@ void read_given_report(io::Fs& fs, const io::Path& file, PaperTable table, Given
     const bool is_fraction = key == "accuracy" || key.ends_with("_accuracy");
     figures[key] = (is_fraction ? 100 : 1) * value.get<double>();
   }
+  constexpr std::array kFigures = {"accuracy", "f1", "adjusted_perplexity"};
+  if (std::ranges::none_of(kFigures, [&](const char* key) { return figures.contains(key); }))
+    refuse_report(file, "results: has no number accuracy, f1 or adjusted_perplexity");
 }
 
 std::string paper_table_text(PaperTable table, std::span<const GivenRow> given) {

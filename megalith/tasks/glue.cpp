@@ -77,7 +77,8 @@ class PairReader {
         } else {
           is_whole = false;
           problems_.add(str(at_line(file_, line.number), member.key, ": must be a string",
-                            takes_number ? " or a whole number" : ""));
+                            takes_number ? " or a whole number" : "",
+                            field == kLabel && !takes_number ? ", a class by its name" : ""));
         }
         row.names[field] = *found;
       }

@@ -5,8 +5,20 @@
 #include <limits>
 #include <numeric>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+
 namespace megalith::tasks {
 namespace {
+
+void expect_answerable(const SpanLogits& logits, const SquadAnswerConfig& config) {
+  if (config.n_best < 1 || config.max_tokens < 1)
+    throw ConfigError(str("[answer_question] n_best = ", config.n_best, ", max_tokens = ", config.max_tokens,
+                          ": must be at least 1"));
+  const auto is_finite = [](float logit) { return std::isfinite(logit); };
+  if (!std::ranges::all_of(logits.start, is_finite) || !std::ranges::all_of(logits.end, is_finite))
+    throw InputError("[answer_question] a logit is not finite");
+}
 
 /// Tokens [first, last] of a context.
 struct Candidate {
@@ -56,6 +68,7 @@ SquadPrediction answer_question(const SquadWindows& windows, Index question, con
   const TextRange numbers = windows.windows_of(question);
   for (Index window = numbers.begin; window < numbers.end; ++window) {
     const SpanLogits logits = logits_of(window);
+    expect_answerable(logits, config);
     none = std::min(none, static_cast<double>(logits.start.front()) + static_cast<double>(logits.end.front()));
     add_candidates(windows, window, logits, config, candidates);
   }

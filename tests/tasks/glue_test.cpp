@@ -115,7 +115,7 @@ TEST_F(GlueFile, AllProblemsAreListed) {
               "{\"sentence1\": \"a\", \"sentence2\": \"b\", \"label\": \"2\"}\n"),
       ::testing::AllOf(::testing::HasSubstr("[a.jsonl] 4 problems\n  [a.jsonl:1] sentence1: must be a string\n"),
                        ::testing::HasSubstr("\n  [a.jsonl] line 2, "),
-                       ::testing::HasSubstr("\n  [a.jsonl:3] label: must be a string\n"),
+                       ::testing::HasSubstr("\n  [a.jsonl:3] label: must be a string, a class by its name\n"),
                        ::testing::HasSubstr("\n  [a.jsonl:4] label = \"2\": must be entailment")));
 }
 
