@@ -72,6 +72,9 @@ config::RunConfig model_of(const config::RunConfig& trained) {
   c.moe.drop_by.reset();
   c.moe.replay.reset();
   c.moe.force_balance.reset();
+  c.moe.rank_capacity_factor.reset();  // inference has room for all rows
+  c.moe.overflow.reset();
+  c.moe.echo = {};
   return c;
 }
 

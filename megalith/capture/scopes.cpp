@@ -98,7 +98,7 @@ std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFac
        "mlp, "
        "or set recompute.layers = 1"},
       {13, run.echo && !run.echo_stops_at_boundary && (has(Scope::moe_router) || has(Scope::moe_preprocess)),
-       "copied experts take a path that does not stop where the graph ends; remove moe_router and moe_preprocess"},
+       "the host compares plans of clones; set moe.echo.check_plan = 0, or remove moe_router and moe_preprocess"},
       {14, run.num_stages > 1 && run.ramps_batch && !run.records_again,
        "graphs of a pipeline are made for one number of microbatches, and the batch grows; keep train.global_batch"},
       {15, run.random_on_host, "random numbers follow from host values, which a graph would repeat; set dropout to 0"},

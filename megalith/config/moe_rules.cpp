@@ -38,6 +38,13 @@ void derive_pattern(RunConfig::Moe& m, Problems& out) {
   m.pattern = standard;
 }
 
+/// Ranks of a pipeline of GPUs have not read each other's rows since a wait without end was mended there.
+void derive_dispatcher(RunConfig& c) {
+  const bool is_gpu_pipeline = c.device.type.value_or("cpu") == "cuda" && c.parallel.pp.value_or(1) > 1;
+  if (is_gpu_pipeline && c.moe.dispatcher.value_or("auto") == "auto") c.moe.dispatcher = "all_to_all";
+  set_default(c.moe.dispatcher, "auto");
+}
+
 /// Only ranks that read rows may have room for fewer than can come.
 void derive_budget(RunConfig& c, Problems& out) {
   RunConfig::Moe& m = c.moe;
@@ -201,6 +208,10 @@ void check_echo(const RunPlan& plan, Problems& out) {
   if (echo.slots == 0) return;
   out.require(echo.slots <= moe.num_experts, "moe.echo.slots", echo.slots,
               str("must be at most moe.num_experts = ", moe.num_experts));
+  out.require(plan.grid.ep == 1 || moe.num_experts + plan.grid.ep * echo.slots <= ops::kMaxGroups, "moe.echo.slots",
+              echo.slots,
+              str("times parallel.ep = ", plan.grid.ep, ", plus moe.num_experts = ", moe.num_experts,
+                  ", must be at most ", ops::kMaxGroups));
   out.require(!moe.has_capacity(), "moe.echo.slots", echo.slots,
               str("is for experts that take all rows, and moe.capacity = ",
                   name_of_enum(nn::kExpertCapacityNames, moe.capacity), ": use moe.capacity = none, or slots = 0"));
@@ -417,7 +428,7 @@ void derive_moe(RunConfig& c, Problems& out) {
   set_default(m.capacity, "none");
   set_default(m.drop_by, "probability");
   set_default(m.gemm, "auto");
-  set_default(m.dispatcher, "auto");
+  derive_dispatcher(c);
   derive_echo(m.echo);
   derive_budget(c, out);
   set_default(m.force_balance, defaults.force_balance);

@@ -11,15 +11,19 @@ namespace megalith::nn {
 /// (on).
 enum class SequenceParallel : std::uint8_t { off, on };
 
-/// Communication of a pass that is in flight: one message per block of contiguous rows.
+/// Communication of a pass that is in flight: one message per block of contiguous rows, or the rows of experts and
+/// their weights.
 class [[nodiscard]] InFlight {
  public:
-  void add(comm::Pending message) { messages_[count_++] = std::move(message); }
+  /// At most kMaxMessages.
+  void add(comm::Pending message) { messages_.at(count_++) = std::move(message); }
   /// As comm::Pending::wait.
   void wait(Exec& ex);
 
  private:
-  std::array<comm::Pending, kMaxSubBatches> messages_;
+  static constexpr std::size_t kMaxMessages = 2;
+  static_assert(kMaxMessages >= kMaxSubBatches);
+  std::array<comm::Pending, kMaxMessages> messages_;
   std::size_t count_ = 0;
 };
 

@@ -53,6 +53,8 @@ TEST(MoeRecipe, DefaultsAreFilledIn) {
   EXPECT_EQ(plan.model.moe.dispatcher, nn::ExpertDispatcher::automatic);
   EXPECT_EQ(plan_with_experts({"device.type=cuda", "moe.dispatcher=auto"}).model.moe.dispatcher,
             nn::ExpertDispatcher::automatic);
+  EXPECT_EQ(plan_with_experts({"device.type=cuda", "parallel.ep=2", "parallel.pp=2"}).model.moe.dispatcher,
+            nn::ExpertDispatcher::all_to_all);
   EXPECT_EQ(plan_with_experts({"device.type=cuda", "moe.dispatcher=peer", "parallel.ep=2"}).model.moe.dispatcher,
             nn::ExpertDispatcher::peer);
   EXPECT_EQ(plan_with_experts({"moe.dispatcher=peer", "parallel.ep=8", "parallel.tp=2"}).model.moe.dispatcher,
@@ -401,7 +403,7 @@ TEST(MoeRecipe, RanksOfExpertsHaveRoomForTwiceTheirEvenShare) {
   EXPECT_EQ(factor({"parallel.ep=8", "moe.num_experts=16"}), "4");
   EXPECT_EQ(factor({"parallel.ep=8", "moe.num_experts=16", "moe.top_k=3"}), "2.667") << "rounded up";
   EXPECT_EQ(factor({"parallel.ep=4", "moe.dispatcher=all_to_all"}), "worst");
-  EXPECT_EQ(factor({"parallel.ep=4", "device.type=cuda"}), "worst");
+  EXPECT_EQ(factor({"parallel.ep=4", "device.type=cuda"}), "2");
   EXPECT_EQ(plan_with_experts({"parallel.ep=4"}).model.moe.overflow, nn::RowOverflow::rerun);
   EXPECT_EQ(factor({"parallel.ep=4", "moe.rank_capacity_factor=worst"}), "worst");
   EXPECT_EQ(factor({"parallel.ep=4", "moe.rank_capacity_factor=3.125"}), "3.125");

@@ -232,6 +232,7 @@ TEST_P(GpuEchoGrid, GraphsOfStepsHaveTheBitsOfEagerSteps) {
       plan.train.steps = 12;
       ASSERT_EQ(config::why_no_iteration(plan), "");
       const auto want = run_on_gpus(plan);
+      EXPECT_GT(want->clones, 0);
       plan.graphs.mode = capture::GraphMode::iteration;
       plan.graphs.optimizer = true;
       const auto got = run_on_gpus(plan);

@@ -48,8 +48,9 @@ class EchoPass final : public ExpertClones {
 /// choices of all ranks; then pairs go to columns, which are the experts of a rank and its slots. A plan holds for one
 /// microbatch. What is computed does not change but for the order of the sums in the gradients of cloned experts.
 /// Steps of a pass: plan, start_weights; Experts asks EchoPass for matrices. Backward: start_weights_again, then
-/// finish_grads as its last stage. The host reads nothing, but for EchoBackend::host_sized the plan's clones in
-/// start_weights: all else, and a graph that ends before that step, can be captured.
+/// finish_grads. The host reads nothing, but for EchoBackend::host_sized the plan's clones in
+/// start_weights, and on GPUs with check_plan the plans' hashes: all else, and a graph that ends before start_weights,
+/// can be captured.
 /// Communication, per pass: an all-gather of choices, which the dispatcher then need not gather, and the clones'
 /// weights (CloneTransport); backward has the gradients, and with EchoWeights::redispatch the weights again. Memory:
 /// slots of weights for each microbatch in flight, or for one layer (redispatch); of gradients for one layer. Source:

@@ -29,7 +29,7 @@ struct EchoConfig {
   EchoWeights weights = EchoWeights::automatic;
   EchoBackend backend = EchoBackend::automatic;
   bool overlap = true;   ///< transfers overlap with compute
-  Index check_plan = 0;  ///< steps between comparisons of the ranks' plans; 0: only debug builds compare, in each step
+  Index check_plan = 0;  ///< steps between comparisons of the ranks' plans; 0: only debug builds on CPUs, in each
 };
 
 }  // namespace megalith::nn
