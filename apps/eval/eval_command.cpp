@@ -268,7 +268,7 @@ void check_scoring(const CLI::App& command, const EvalOptions& options, std::opt
   problems.throw_if_any("eval");
 }
 
-/// Of several processes the first one prints.
+/// With several processes the first one prints.
 void score_task(const CLI::App& command, const EvalOptions& options, std::optional<tasks::Task> task) {
   check_scoring(command, options, task);
   const Launcher launcher = detect_launcher();

@@ -22,7 +22,7 @@ struct Batch {
   std::span<std::int32_t> tokens;        ///< [B S] ids
   std::span<std::int32_t> targets;       ///< [B S] ids, or kNoTarget; of masked language models [B P]
   std::span<std::int32_t> lengths = {};  ///< [B] tokens of each sample, from its first; the others are padding
-  // Of masked language models. fill_rows() writes rows and row_of.
+  // For masked language models. fill_rows() writes rows and row_of.
   std::span<std::int32_t> types = {};   ///< [B S] type of each token
   std::span<std::int32_t> rows = {};    ///< [B P], then [B] if samples have labels: nn::HeadInputs::rows
   std::span<std::int32_t> row_of = {};  ///< [B S]: nn::HeadInputs::row_of

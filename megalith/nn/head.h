@@ -36,7 +36,7 @@ class Head {
 
   virtual ~Head() = default;
   virtual std::unique_ptr<Saved> make_saved() const = 0;
-  /// Of a language model: this rank's logits [T, V/tp]. Throws InternalError for other heads.
+  /// This rank's logits [T, V/tp] of a language model. Throws InternalError for other heads.
   virtual Tensor outputs(Exec& ex, const Tensor& x, Saved& saved) const;
   /// The loss of every target [T] or [N], 0 where it has none. Adds the sums to inputs.loss_sums.
   virtual Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,

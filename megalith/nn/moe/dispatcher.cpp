@@ -34,6 +34,13 @@ void sum_grads(Exec& ex, const RowGrads& grads, const Tensor& row_of, const Tens
       ex, {.rows = grads.weights, .row_of = row_of.reshaped(pairs), .weights = {}, .y = d_weights.reshaped(pairs)});
 }
 
+ops::PullTables make_pulls(Exec& ex, Index capacity, Index rows) {
+  return {.counts = ex.tensor({2}, DType::i32),
+          .sources = ex.tensor({capacity, 2}, DType::i32),
+          .begin = ex.tensor({capacity + 1}, DType::i32),
+          .wants = ex.tensor({rows}, DType::i32)};
+}
+
 ops::ExpertRanks expert_ranks(const ExpertParallel& experts, const DispatchSizes& sizes) {
   return {.local_experts = sizes.num_experts / experts.ep().size(),
           .slices = experts.slices(),

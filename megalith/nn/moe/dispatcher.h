@@ -6,6 +6,7 @@
 #include "megalith/nn/moe/moe_config.h"
 #include "megalith/ops/expert_choices.h"
 #include "megalith/ops/row_budget.h"
+#include "megalith/ops/row_exchange.h"
 
 namespace megalith::nn {
 
@@ -107,6 +108,9 @@ struct DispatchSizes {
     return is_limited ? ops::rows_of_factor(pairs, rank_capacity.thousandths) : 0;
   }
 };
+
+/// Lists of at most `capacity` pulls for a result of `rows` rows.
+ops::PullTables make_pulls(Exec& ex, Index capacity, Index rows);
 
 /// Where the members of a group of dispatch stand.
 ops::ExpertRanks expert_ranks(const ExpertParallel& experts, const DispatchSizes& sizes);

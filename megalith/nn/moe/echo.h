@@ -83,7 +83,7 @@ class Echo {
   RoutedPairs choices_of(const EchoPass& pass) const;
   void add_totals(Exec& ex, const Microbatch& microbatch, const ops::EchoStages& stages, const EchoPass& pass) const;
   void compare_plans(Exec& ex, const Microbatch& microbatch, EchoPass& pass) const;
-  /// Of a GPU. The host waits in every step.
+  /// For a GPU. The host waits in every step.
   void compare_on_host(Exec& ex, const Tensor& hashes, const Tensor& step_state, Index steps, EchoPass& pass) const;
   void set_host_sizes(Exec& ex, EchoPass& pass) const;
   void start_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const;

@@ -6,13 +6,6 @@
 namespace megalith::nn {
 namespace {
 
-ops::PullTables pull_tables(Exec& ex, Index capacity, Index rows) {
-  return {.counts = ex.tensor({2}, DType::i32),
-          .sources = ex.tensor({capacity, 2}, DType::i32),
-          .begin = ex.tensor({capacity + 1}, DType::i32),
-          .wants = ex.tensor({rows}, DType::i32)};
-}
-
 /// What the loop reads in later rounds stays in its memory until here.
 void end_rounds(Exec& ex, const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& d) {
   ex.run({.name = "end_rounds", .reads = {a, b, c, d}, .writes = {}}, [](Exec&, Stream) {});
@@ -74,8 +67,8 @@ void ExpertRounds::start_round(Exec& ex, std::int32_t round, Saved& saved) const
   plan.groups = groups_of(saved.table, sizes_.alignment);
   const Index arrive = ops::pairs_to_receive(plan), pairs = rows * sizes_.top_k;
   const Index results = ops::capacity_of_groups(arrive, local, sizes_.alignment);
-  plan.rows = pull_tables(ex, ranks * rows, results);
-  plan.pairs = pull_tables(ex, arrive, results);
+  plan.rows = make_pulls(ex, ranks * rows, results);
+  plan.pairs = make_pulls(ex, arrive, results);
   plan.places = ex.tensor({pairs * slices(), 2}, DType::i32);
   plan.row_begin = ex.tensor({rows + 1}, DType::i32);
   plan.pair_begin = ex.tensor({pairs + 1}, DType::i32);
@@ -85,7 +78,7 @@ void ExpertRounds::start_round(Exec& ex, std::int32_t round, Saved& saved) const
     saved.table_on_host.copy(ex, saved.table);
     plan.groups.host = ops::HostGroups(saved.table_on_host.wait(experts_.dispatch()));
   }
-  saved.returns = pull_tables(ex, pairs * slices(), pairs * slices());
+  saved.returns = make_pulls(ex, pairs * slices(), pairs * slices());
   ops::pull_places(ex, plan.places, saved.returns);
 }
 

@@ -5,13 +5,6 @@ namespace {
 
 PeerDispatcher::Saved& peer(Dispatcher::Saved& saved) { return static_cast<PeerDispatcher::Saved&>(saved); }
 
-ops::PullTables make_pulls(Exec& ex, Index capacity, Index rows) {
-  return {.counts = ex.tensor({2}, DType::i32),
-          .sources = ex.tensor({capacity, 2}, DType::i32),
-          .begin = ex.tensor({capacity + 1}, DType::i32),
-          .wants = ex.tensor({rows}, DType::i32)};
-}
-
 /// One row for each number.
 Tensor as_column(const Tensor& tensor) { return tensor.reshaped({tensor.numel(), 1}); }
 Tensor as_list(const Tensor& tensor) { return tensor.reshaped({tensor.numel()}); }

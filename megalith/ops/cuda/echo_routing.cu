@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads)
 struct EchoSums {
   long long load, moved, clones, before, after, wanted;
 };
-/// Of the last three the greatest.
+/// The greatest of the last three.
 struct AddSums {
   __device__ EchoSums operator()(const EchoSums& a, const EchoSums& b) const {
     return {a.load + b.load,         a.moved + b.moved,     a.clones + b.clones,

@@ -58,7 +58,7 @@ struct Exchange {
     }
     return false;
   }
-  /// Of an expert's rows from a rank: their number, then the first row.
+  /// An expert's rows from a rank: their number, then the first row.
   __device__ int& first(int of_rank, int expert) const { return choices.totals[choices.column(of_rank, expert)]; }
 };
 
