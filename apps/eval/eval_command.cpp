@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -43,7 +44,7 @@ class Progress {
     if (done_ < examples_ && now - shown_at_ < (columns > 0 ? 0.2 : 30.0)) return;
     shown_at_ = now;
     const double rate = static_cast<double>(done_tokens_) / std::max(now - begun_, 1e-9);
-    const auto left = static_cast<Index>(static_cast<double>(tokens_ - done_tokens_) / rate + 0.5);
+    const auto left = std::llround(static_cast<double>(tokens_ - done_tokens_) / rate);
     const std::string text = str(done_, "/", examples_, " passages  ", static_cast<Index>(rate), " tokens/s  ETA ",
                                  left / 60, "m", left % 60, "s");
     std::fprintf(stderr, columns > 0 ? "\r\033[K%.*s%s" : "%.*s%s",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <vector>
@@ -38,7 +39,7 @@ std::string_view nearest(std::string_view name, std::span<const std::string_view
   return best;
 }
 
-std::string microseconds(double seconds) { return std::to_string(static_cast<Index>(seconds * 1e6 + 0.5)) + " us"; }
+std::string microseconds(double seconds) { return std::to_string(std::llround(seconds * 1e6)) + " us"; }
 
 std::string human_bytes(Index bytes) {
   constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};

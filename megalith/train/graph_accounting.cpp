@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -69,7 +70,7 @@ constexpr capture::GraphCounts kOneGraph{.graphs = 1, .launches_per_step = 1};
 
 using Rows = std::vector<std::vector<std::string>>;
 
-std::string milliseconds(double seconds) { return str(static_cast<Index>(seconds * 1e3 + 0.5), " ms"); }
+std::string milliseconds(double seconds) { return str(std::llround(seconds * 1e3), " ms"); }
 std::string of_planned(Index captured, Index planned) { return str(captured, " of ", planned); }
 std::string bytes_of_planned(Index captured, Index planned) {
   return str(human_bytes(captured), " of ", human_bytes(planned));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <vector>
 
 #include "megalith/base/str.h"
@@ -17,7 +18,7 @@ std::string printed(const char* format, Values... values) {
 }
 
 std::string duration(double seconds) {
-  const auto s = static_cast<long>(seconds + 0.5);
+  const long s = std::lround(seconds);
   return s >= 3600 ? printed("%ldh%02ldm", s / 3600, s / 60 % 60) : printed("%ldm%02lds", s / 60, s % 60);
 }
 
