@@ -60,9 +60,10 @@ struct Profile {
 };
 
 struct Measured {
-  double step_s = 0;    ///< median
-  BytesByOwner memory;  ///< of rank 0
-  Index in_use = 0;     ///< on rank 0's GPU after all steps, by the driver; 0 on the CPU
+  double step_s = 0;            ///< median of `steps_s`
+  std::vector<double> steps_s;  ///< of each measured step, in order
+  BytesByOwner memory;          ///< of rank 0
+  Index in_use = 0;             ///< on rank 0's GPU after all steps, by the driver; 0 on the CPU
   double loss = 0;
   std::string attention;         ///< its kernels; empty on the CPU
   train::CapturedGraphs graphs;  ///< of rank 0
@@ -217,7 +218,8 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       last = now;
     }
     while (engine.steps_started() > 0) engine.finish_step();
-    Measured mine{.step_s = median(std::move(times)),
+    Measured mine{.step_s = median(times),
+                  .steps_s = std::move(times),
                   .memory = engine.taken_bytes(),
                   .in_use = device::memory_in_use(plan.device),
                   .loss = result.loss,
@@ -260,7 +262,8 @@ void print(const StepBench& bench, const config::RunPlan& plan, const Measured& 
   if (bench.format == "json") {
     nlohmann::ordered_json out = {{"tokens_per_second", tokens},     {"step_time_s", m.step_s},
                                   {"memory_bytes", memory_bytes},    {"model_tflops_per_s", tflops},
-                                  {"grid", config::grid_text(plan)}, {"loss", m.loss}};
+                                  {"grid", config::grid_text(plan)}, {"loss", m.loss},
+                                  {"step_times_s", m.steps_s}};
     if (m.graphs.launch_s > 0) {
       out["launch_s"] = m.graphs.launch_s;
       out["submit_s"] = m.graphs.submit_s;

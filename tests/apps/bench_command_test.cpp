@@ -25,8 +25,12 @@ nlohmann::json json_of(const std::string& command) {
 
 TEST(BenchCommand, StepMeasures) {
   const nlohmann::json json =
-      json_of("megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --steps 2 --tp 2");
+      json_of("megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --steps 3 --tp 2");
   EXPECT_GT(json.at("tokens_per_second").get<double>(), 0);
+  const std::vector<double> times = json.at("step_times_s");
+  ASSERT_EQ(times.size(), 3U);
+  EXPECT_THAT(times, testing::Contains(json.at("step_time_s").get<double>())) << "the median of three is one of them";
+  EXPECT_THAT(times, testing::Each(testing::Gt(0)));
   std::int64_t sum = 0;
   for (const nlohmann::json& bytes : json.at("memory")) sum += bytes.get<std::int64_t>();
   EXPECT_GT(sum, 0);
