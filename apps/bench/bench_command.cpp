@@ -65,6 +65,8 @@ struct Measured {
   BytesByOwner memory;          ///< of rank 0
   Index in_use = 0;             ///< on rank 0's GPU after all steps, by the driver; 0 on the CPU
   double loss = 0;
+  Index reruns = 0;              ///< of the measured steps
+  double rows_factor = 0;        ///< with which they had not been run again
   std::string attention;         ///< its kernels; empty on the CPU
   train::CapturedGraphs graphs;  ///< of rank 0
   Profile profile;               ///< of one more step; empty unless requested
@@ -204,6 +206,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     const Index warmup = bench.warmup + (from_graph ? plan.graphs.warmup_steps + plan.graphs.check_steps + 1 : 0);
     std::vector<double> times;
     train::StepReport result;
+    Measured mine;
     double last = 0;
     for (Index i = 0; i < warmup + bench.steps + under_way; ++i) {
       if (under_way == 0) comm::barrier(engine.exec(), world.all());
@@ -214,19 +217,21 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
       if (engine.steps_started() <= under_way) continue;
       result = engine.finish_step();
       const double now = monotonic_s();
-      if (i - under_way >= warmup) times.push_back(now - last);
+      if (i - under_way >= warmup) {
+        times.push_back(now - last);
+        mine.reruns += result.rerun ? 1 : 0;
+        mine.rows_factor = std::max(mine.rows_factor, result.rows_factor);
+      }
       last = now;
     }
     while (engine.steps_started() > 0) engine.finish_step();
-    Measured mine{.step_s = median(times),
-                  .steps_s = std::move(times),
-                  .memory = engine.taken_bytes(),
-                  .in_use = device::memory_in_use(plan.device),
-                  .loss = result.loss,
-                  .attention = train::attention_kernels(plan),
-                  .graphs = engine.captured_graphs(),
-                  .profile = {},
-                  .unwritten_trace = {}};
+    mine.step_s = median(times);
+    mine.steps_s = std::move(times);
+    mine.memory = engine.taken_bytes();
+    mine.in_use = device::memory_in_use(plan.device);
+    mine.loss = result.loss;
+    mine.attention = train::attention_kernels(plan);
+    mine.graphs = engine.captured_graphs();
     profile_step(world, engine, bench, source, progress, mine);
     if (world.rank() == 0) measured = std::move(mine);
   };
@@ -269,6 +274,10 @@ void print(const StepBench& bench, const config::RunPlan& plan, const Measured& 
       out["submit_s"] = m.graphs.submit_s;
       out["comm_calls"] = m.graphs.comm_calls_per_step;
     }
+    if (m.reruns > 0) {
+      out["reruns"] = m.reruns;
+      out["rows_factor"] = m.rows_factor;
+    }
     if (!m.attention.empty()) out["attention"] = m.attention;
     for (const auto& [owner, bytes] : m.memory) out["memory"][owner] = bytes;
     if (m.in_use > 0) {
@@ -289,6 +298,10 @@ void print(const StepBench& bench, const config::RunPlan& plan, const Measured& 
       "memory_bytes       %lld (%s, rank 0)\n",
       config::grid_text(plan).c_str(), tokens, m.step_s, tflops, static_cast<long long>(memory_bytes),
       human_bytes(memory_bytes).c_str());
+  if (m.reruns > 0) {
+    std::printf("reruns             %lld of %lld steps: experts need moe.rank_capacity_factor = %.3f\n",
+                static_cast<long long>(m.reruns), static_cast<long long>(bench.steps), m.rows_factor);
+  }
   if (!m.attention.empty()) std::printf("attention          %s\n", m.attention.c_str());
   if (m.graphs.launch_s > 0) {
     std::printf(

@@ -99,6 +99,11 @@ void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
                            ". A lower optimizer.lr or a longer warm-up may help"));
 }
 
+Index Engine::needed_factor(std::byte* totals) const {
+  const Index needed = totals_in(totals).overflow.data<std::int64_t>()[1];
+  return ops::factor_for_rows(needed, config::moe_rows(memory_.plan()).permuted);
+}
+
 void Engine::refuse_overflow(std::byte* totals, Index step) const {
   const config::RunPlan& plan = memory_.plan();
   const nn::MoeConfig& moe = plan.model.moe;
@@ -106,8 +111,8 @@ void Engine::refuse_overflow(std::byte* totals, Index step) const {
   throw ConfigError(str("[step ", step, "] moe.rank_capacity_factor = ", moe.rank_capacity_factor.text(),
                         ": a rank of experts needs ", needed, " rows, and has room for ",
                         ops::rows_of_factor(even, moe.rank_capacity_factor.thousandths), "; for this step ",
-                        nn::RankCapacity{ops::factor_for_rows(needed, even)}.text(),
-                        " suffices. Parameters stay those of step ", step - 1));
+                        nn::RankCapacity{needed_factor(totals)}.text(), " suffices. Parameters stay those of step ",
+                        step - 1));
 }
 
 StepReport Engine::step(const model::BatchSource& source, const Progress& progress, Stop stop) {
@@ -241,6 +246,7 @@ StepReport Engine::finish_step() {
           .loss_scale = outcome.loss_scale,
           .skipped = skipped,
           .rerun = held,
+          .rows_factor = held ? 1e-3 * static_cast<double>(needed_factor(outcome_of(index) + kOutcomeBytes)) : 0.0,
           .stop = asked.stop == Stop::asked,
           .save = asked.save,
           .moe = read_moe(outcome_of(index) + kOutcomeBytes)};

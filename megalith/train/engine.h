@@ -100,6 +100,8 @@ class Engine {
   };
   [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
   /// A rank of experts had too few rows. `totals`: of MoE layers.
+  /// The least capacity factor, in thousandths, that suffices for a step with these totals.
+  Index needed_factor(std::byte* totals) const;
   [[noreturn]] void refuse_overflow(std::byte* totals, Index step) const;
 
   RunMemory memory_;

@@ -107,8 +107,8 @@ void MetricsLog::write(const StepMetrics& m) {
   line(str("{\"step\":", m.step, ",\"loss\":", number(m.result.loss), parts_of(m.result.losses),
            ",\"grad_norm\":", number(m.result.grad_norm), ",\"lr\":", number(m.result.learning_rate),
            ",\"loss_scale\":", number(m.result.loss_scale), ",\"skipped\":", m.result.skipped ? 1 : 0,
-           m.result.rerun ? ",\"rerun\":1" : "", ",\"tokens\":", m.tokens, ",\"step_time_s\":", number(m.step_time_s),
-           ",\"tokens_per_second\":", number(m.tokens_per_second),
+           m.result.rerun ? str(",\"rerun\":1,\"rows_factor\":", number(m.result.rows_factor)) : "", ",\"tokens\":",
+           m.tokens, ",\"step_time_s\":", number(m.step_time_s), ",\"tokens_per_second\":", number(m.tokens_per_second),
            ",\"model_tflops_per_s\":", number(m.model_tflops_per_s), ",\"missed_saves\":", m.missed_saves,
            ",\"memory_bytes\":", m.memory_bytes, m.result.moe.empty() ? "" : ",\"moe\":" + m.result.moe.json(), "}"));
 }

@@ -54,7 +54,8 @@ std::string ProgressLine::text(const StepMetrics& m, std::size_t columns) const 
       {flops_text(m.model_tflops_per_s * faster), 4},
       {"ETA " + duration(step_s * static_cast<double>(last_step_ - m.step)), 2}};
   if (!m.result.moe.empty()) parts.push_back({printed("load %.2f", m.result.moe.worst().max_over_mean), 3});
-  if (m.result.rerun) parts.push_back({"run again: too few rows for experts, raise moe.rank_capacity_factor", 3});
+  if (m.result.rerun)
+    parts.push_back({printed("run again: experts need moe.rank_capacity_factor = %.3f", m.result.rows_factor), 3});
   if (const ExpertLoad* worst = m.result.moe.worst_after_echo(); worst != nullptr)
     parts.push_back({printed("ranks %.2f > %.2f", worst->echo->before, worst->echo->after), 3});
   if (!m.result.skipped) parts.insert(parts.begin() + 3, {printed("lr %.2e", m.result.learning_rate), 5});

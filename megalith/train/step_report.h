@@ -52,6 +52,7 @@ struct StepReport {
   double loss_scale = 1;     ///< of this step
   bool skipped = false;      ///< fp16 only: a gradient overflowed, nothing was updated
   bool rerun = false;        ///< experts had too few rows: the step was run again, in rounds
+  double rows_factor = 0;    ///< of a rerun: the least moe.rank_capacity_factor with which it had not been needed
   bool stop = false;         ///< some rank was asked to stop
   bool save = false;         ///< some rank requested a save
   MoeReport moe = {};        ///< of models with experts

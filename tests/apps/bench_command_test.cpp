@@ -53,6 +53,23 @@ TEST(BenchCommand, StepTakesAPreset) {
   EXPECT_GT(json.at("memory").at("parameters").get<std::int64_t>(), std::int64_t{4} * 768 * 50257);
 }
 
+TEST(BenchCommand, StepCountsStepsThatAreRunAgain) {
+  const std::string command =
+      "megalith bench step --layers 2 --hidden 16 --heads 2 --seq 32 --batch 8 --micro-batch 4 --steps 3 "
+      "--set model.family=llama --set moe.num_experts=8 --set moe.top_k=2 --set moe.ffn_hidden_size=16 "
+      "--set parallel.ranks=2 --set parallel.ep=2 --set moe.router_skew=2 --set moe.aux_loss=0 --set "
+      "moe.rank_capacity_factor=";
+  const nlohmann::json narrow = json_of(command + "1"), wide = json_of(command + "worst");
+  EXPECT_EQ(narrow.at("reruns"), 3);
+  const auto factor = narrow.at("rows_factor").get<double>();
+  EXPECT_GT(factor, 1);
+  EXPECT_LE(factor, 2);
+  EXPECT_FALSE(wide.contains("reruns"));
+  EXPECT_EQ(narrow.at("loss"), wide.at("loss"));
+  EXPECT_THAT(run_shell(command + "1").out,
+              ::testing::HasSubstr("reruns             3 of 3 steps: experts need moe.rank_capacity_factor = "));
+}
+
 // Factors that are larger than what is left of 64 bits.
 TEST(BenchCommand, CollectivesEndsAtItsLargestSize) {
   const nlohmann::json rows = json_of(

@@ -1,4 +1,5 @@
 // Experts whose ranks have room for fewer rows than can come: what a step does that needs more.
+#include <cmath>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -70,6 +71,7 @@ config::RunPlan plan_with(const MoeGrid& grid, const std::string& factor, const 
 struct BudgetRun {
   std::shared_ptr<support::RunRecord> record = std::make_shared<support::RunRecord>();  ///< gradients: the last
   std::vector<bool> reruns;
+  std::vector<double> factors;  ///< that the steps needed; 0 without a rerun
   std::vector<train::MoeReport> moe;
   std::string error;
   ops::OptimizerState state;
@@ -107,6 +109,7 @@ BudgetRun run_of(config::RunPlan plan, const MadeDecisions* decisions) {
         run.record->losses.push_back(report.loss);
         run.record->norms.push_back(report.grad_norm);
         run.reruns.push_back(report.rerun);
+        run.factors.push_back(report.rows_factor);
         run.moe.push_back(report.moe);
       }
       engine.stage().gather_all_params(engine.exec());
@@ -224,19 +227,28 @@ TEST(MoeBudgets, TwoHundredStepsOfAnAdversaryHaveTheBitsOfTheWorstCase) {
   Index wanted = 0, reruns = 0;
   const Index room = 2 * 2 * 16 * 2;
   for (Index step = 0; step < 200; ++step) {
-    bool lacks = false;
+    Need most;
     for (Index layer = 0; layer < 4; ++layer) {
       for (Index microbatch = 0; microbatch < 2; ++microbatch) {
         std::vector<Index> samples;
         for (Index rank = 0; rank < 4; ++rank) {
           for (Index i = 0; i < 2; ++i) samples.push_back(rank * 4 + microbatch * 2 + i);
         }
-        lacks = lacks || need_of(decisions, {step, layer, 0}, samples, 4, 16, room).beyond > 0;
+        const Need need = need_of(decisions, {step, layer, 0}, samples, 4, 16, room);
+        most = {std::max(most.peak, need.peak), most.beyond + need.beyond};
       }
     }
+    const bool lacks = most.beyond > 0;
     wanted += lacks ? 1 : 0;
     reruns += got.reruns[static_cast<std::size_t>(step)] ? 1 : 0;
     EXPECT_EQ(got.reruns[static_cast<std::size_t>(step)], lacks) << "step " << step;
+    const Index factor = std::lround(1000 * got.factors[static_cast<std::size_t>(step)]), even = room / 2;
+    if (!lacks) {
+      EXPECT_EQ(factor, 0) << "step " << step;
+      continue;
+    }
+    EXPECT_GE(ops::rows_of_factor(even, factor), most.peak) << "step " << step;
+    EXPECT_LT(ops::rows_of_factor(even, factor - 1), most.peak) << "step " << step;
   }
   EXPECT_EQ(reruns, wanted);
   EXPECT_GT(reruns, 100);
