@@ -87,6 +87,31 @@ TEST_P(PeerMoeGraphs, HaveTheBitsOfEagerSteps) {
   }
 }
 
+// One expert has all tokens, the others none: a rank of experts has all rows of the group, or nothing to multiply.
+TEST(ExtremeMoeGraphs, HaveTheBitsOfEagerSteps) {
+  const support::MoeModel one_has_all{"OneHasAll", [](config::RunConfig& c) {
+                                        c.moe.top_k = 1;
+                                        c.moe.router_skew = 50;
+                                        c.moe.aux_loss = 0;
+                                      }};
+  for (const MoeGrid& grid : {MoeGrid{}, MoeGrid{4, 1, 1, 4, 1}, MoeGrid{4, 2, 1, 2, 2}}) {
+    SCOPED_TRACE(grid.name());
+    config::RunConfig recipe = support::moe_config(grid, one_has_all, "bf16", kGraphedSteps);
+    if (grid.ranks > 1) recipe.moe.rank_capacity_factor = "worst";
+    const config::RunPlan eager = config::resolve(recipe);
+    const auto source = support::batches_of(support::MoeText::hashed, eager.model.vocab_size);
+    comm::run_ranks(grid.ranks, [&](comm::World& world) {
+      train::Engine engine(world, eager);
+      engine.allocate();
+      for (const train::ExpertLoad& load : engine.step(*source, {}, train::Stop::no).moe.layers)
+        EXPECT_EQ(load.empty, 7) << "layer " << load.layer;
+    });
+    const support::SavedRun want = trained_and_saved(eager, false);
+    for (const GraphWay& way : {support::kPasses, support::kWholeSteps})
+      support::expect_same(trained_and_saved(support::with_graphs(eager, way, 3), false), want);
+  }
+}
+
 // ---- padded experts, whose rows cross between ranks -----------------------------------------------------------------
 
 constexpr support::MoeModel kPadded[] = {{"Pad",
