@@ -47,7 +47,7 @@ class TwoHosts : public support::Program {
   static std::string space(const char* host) { return str("megalith-", ::getpid(), "-", host); }
   std::string on_hosts(const std::string& command) const {
     return str("ASAN_OPTIONS=detect_leaks=0 ", out("enter"),
-               " 10.213.0.1 timeout 120 mpirun --allow-run-as-root --mca "
+               " 10.213.0.1 timeout 250 mpirun --allow-run-as-root --mca "
                "plm_rsh_agent ",
                out("enter"), " --hostfile ", out("hostfile"),
                " --bind-to none --mca btl_tcp_if_include "
