@@ -17,6 +17,7 @@
 #include "megalith/base/team.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/shard_io.h"
+#include "megalith/io/log_file.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/reader.h"
 #include "megalith/io/retrying_fs.h"
@@ -24,6 +25,7 @@
 #include "megalith/io/save_protocol.h"
 #include "megalith/train/position_files.h"
 #include "megalith/train/router_trace.h"
+#include "megalith/train/run_history.h"
 #include "megalith/train/trace_file.h"
 #include "megalith/train/trainer.h"
 
@@ -99,17 +101,26 @@ std::vector<io::RunLock> claim(io::Fs& fs, const config::RunPlan& plan, const io
   return locks;
 }
 
-/// Writes this rank's latest communication calls next to the error that they explain. If a disk does not answer, and
-/// the others may wait for it, the error is delayed for kWrites only.
-void keep_call_log(const comm::World& world, const std::shared_ptr<io::Fs>& fs, const io::Path& out) {
+/// Writes the error to history.jsonl and, if it is one of communication, this rank's latest calls next to it. If a disk
+/// does not answer, and the others may wait for it, the error is delayed for kWrites only.
+void keep_fault(const comm::World& world, const std::shared_ptr<io::Fs>& fs, const io::Path& out, Index step,
+                const Error& error) {
   constexpr auto kWrites = std::chrono::seconds(2);
+  const bool has_calls = error.code() == ExitCode::collective || error.code() == ExitCode::hang;
+  const std::string rank_text = error.code() == ExitCode::non_finite ? "" : str(" rank ", world.rank());  // else of all
   auto written = std::make_shared<std::promise<void>>();
   std::future<void> is_written = written->get_future();
-  std::thread([fs, written, file = out / str("calls_rank_", world.rank(), ".txt"), text = world.call_log()] {
+  std::thread([fs, written, out,
+               line = train::history_line("fault", step, str(code_name(error.code()), rank_text, ": ", error.what())),
+               rank = world.rank(), calls = has_calls ? world.call_log() : std::string()] {
     try {
-      io::publish_file(*fs, file, text);
-    } catch (const IoError& error) {
-      log::warning(str("the call log was not written: ", error.what()));
+      if (!calls.empty()) io::publish_file(*fs, out / str("calls_rank_", rank, ".txt"), calls);
+    } catch (const IoError& failure) {
+      log::warning(str("the call log was not written: ", failure.what()));
+    }
+    try {
+      io::LogFile(*fs, out / train::kHistoryName).write(line);
+    } catch (const IoError&) {  // the error itself is printed
     }
     written->set_value();
   }).detach();
@@ -315,6 +326,10 @@ void run_train(const TrainOptions& options, train::Resume resume) {
   const auto found = [&] { return facts_of(*job, resume); };
   const auto claim_folders = [&] { job->locks = claim(*job->fs, plan, job->out, resume); };
   const auto body = [&](comm::World& world) {
+    const std::shared_ptr<io::Fs> own_fs = world.rank() == launcher.process ? job->fs : rank_fs(world.rank());
+    const auto on_fault = [&](Index step, const Error& error) {
+      if (!is_verdict_of_all(error.code())) keep_fault(world, own_fs, job->out, step, error);
+    };
     const train::TrainInputs inputs{.plan = job->plan,
                                     .data = *job->data,
                                     .identity = job->identity,
@@ -330,17 +345,11 @@ void run_train(const TrainOptions& options, train::Resume resume) {
                                     .gemm_table = job->gemm_table,
                                     .cache = cache,
                                     .router_trace = options.router_trace,
+                                    .on_fault = on_fault,
                                     .trace = options.trace};
-    const std::shared_ptr<io::Fs> own_fs = world.rank() == launcher.process ? job->fs : rank_fs(world.rank());
     if (launcher.processes > 0) require_shared_folders(world, *own_fs, *job);
     const train::PositionFiles positions(world, job->out, plan.timeout_s);
-    try {
-      if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
-    } catch (const Error& error) {
-      if (error.code() == ExitCode::collective || error.code() == ExitCode::hang)
-        keep_call_log(world, own_fs, job->out);
-      throw;
-    }
+    if (train::train(world, inputs, *own_fs) == train::Outcome::stopped) stopped = true;
   };
   catch_stop_signals(launcher.processes > 0 ? launcher.process : -1);
   run_job(launcher, {.shape = shape, .read = read, .found = found, .claim = claim_folders, .body = body});

@@ -1,6 +1,7 @@
 #include "megalith/train/run_log.h"
 
 #include <cmath>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
@@ -9,8 +10,11 @@
 
 namespace megalith::train {
 
-void RunLog::open(io::Fs& fs, const io::Path& out, Index step) {
+void RunLog::open(io::Fs& fs, const io::Path& out, Index step, const std::string& text) {
   if (!is_written_) return;
+  history_.emplace(fs, out / kHistoryName);
+  last_step_ = step;
+  event(step == 0 ? "start" : "resume", text);
   metrics_.emplace(fs, out / "metrics.jsonl", step);
   if (has_events_) events_.emplace(fs, out / "tensorboard", step);
 }
@@ -21,8 +25,26 @@ void RunLog::note(const std::string& text) {
   if (is_written_ && !is_job_over()) line_.note(text);
 }
 
-void RunLog::warn(const std::string& text) const {
-  if (is_written_) log::warning(text);
+void RunLog::warn(const std::string& text) {
+  if (!is_written_) return;
+  log::warning(text);
+  event("warning", text);
+}
+
+void RunLog::event(const char* name, const std::string& text) {
+  if (!is_written_) return;
+  const std::string line = history_line(name, last_step_, text);
+  if (!history_) {
+    early_events_ += line;
+    return;
+  }
+  try {
+    history_->write(std::exchange(early_events_, {}) + line);
+    history_is_late_ = false;
+  } catch (const IoError& error) {  // not by warn(), which writes an event
+    if (!history_is_late_) log::warning(str(kHistoryName, " is not complete, and is tried again: ", error.what()));
+    history_is_late_ = true;
+  }
 }
 
 template <class Write>
@@ -43,6 +65,7 @@ void RunLog::add_events(Index step, const std::vector<Scalar>& scalars) {
 
 void RunLog::step(const StepMetrics& metrics) {
   if (!is_written_) return;
+  last_step_ = metrics.step;
   keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write(metrics); });
   add_events(metrics.step, scalars_of(metrics));
   if (!is_job_over()) line_.step(metrics);

@@ -8,12 +8,13 @@
 #include "megalith/train/event_file.h"
 #include "megalith/train/metrics.h"
 #include "megalith/train/progress_line.h"
+#include "megalith/train/run_history.h"
 
 namespace megalith::train {
 
-/// What a run shows and records: lines for a person who watches, metrics.jsonl, the event file of TensorBoard. All of
-/// it comes from rank 0; on other ranks every member does nothing. Metrics are no state: a full disk delays lines of
-/// the files, with a warning, and does not end the run.
+/// What a run shows and records: lines for a person who watches, metrics.jsonl, history.jsonl, the event file of
+/// TensorBoard. All of it comes from rank 0; on other ranks every member does nothing. Metrics are no state: a full
+/// disk delays lines of the files, with a warning, and does not end the run.
 class RunLog {
  public:
   RunLog(const comm::World& world, const config::RunPlan& plan, ProgressLine::Screen screen)
@@ -22,10 +23,13 @@ class RunLog {
         positions_(world.positions()),
         line_(plan.train.steps, plan.log_interval, std::move(screen)) {}
 
-  /// Begins the files in `out`, or continues those of a run that resumes at `step`. Throws IoError.
-  void open(io::Fs& fs, const io::Path& out, Index step);
+  /// Begins the files in `out`, or continues those of a run that resumes at `step`. `text` describes the start or the
+  /// resume in history.jsonl. Throws IoError.
+  void open(io::Fs& fs, const io::Path& out, Index step, const std::string& text);
   void note(const std::string& text);
-  void warn(const std::string& text) const;
+  void warn(const std::string& text);
+  /// A line of history.jsonl. Before open() it is kept.
+  void event(const char* name, const std::string& text);
   void step(const StepMetrics& metrics);
   /// The losses of so many held-out samples.
   void evaluation(Index step, const Evaluated& result, Index samples);
@@ -50,7 +54,10 @@ class RunLog {
   ProgressLine line_;
   std::optional<MetricsLog> metrics_;
   std::optional<EventFile> events_;
-  bool metrics_are_late_ = false, events_are_late_ = false;
+  std::optional<io::LogFile> history_;
+  std::string early_events_;  ///< lines from before open()
+  Index last_step_ = 0;
+  bool metrics_are_late_ = false, events_are_late_ = false, history_is_late_ = false;
 };
 
 }  // namespace megalith::train

@@ -63,8 +63,11 @@ class Run {
     if (const std::string line = router_trace->publish(); !line.empty()) log_.note(line);
     if (progress_.step < plan_.train.steps) return save_and_stop();
     graphs_.report_submit_times();
+    log_.event("end", "all steps are done");
     return Outcome::finished;
   }
+
+  Index step() const { return progress_.step; }
 
  private:
   using Failure = SavePolicy::Failure;
@@ -136,7 +139,10 @@ class Run {
       log_.note(str("nothing to train: step ", progress_.step, " of train.steps = ", plan_.train.steps, " is done"));
     }
     if (first()) io::publish_file(fs_, inputs_.out / "recipe.toml", config::to_toml(plan_.as_config()));
-    log_.open(fs_, inputs_.out, progress_.step);
+    const std::string values = resumed_ ? resumed_->folder : takes_values ? inputs_.init.string() : "random values";
+    log_.open(fs_, inputs_.out, progress_.step,
+              str(config::grid_text(plan_), ", ", world_.size(), world_.size() == 1 ? " rank (" : " ranks (",
+                  world_.transport(), "); ", values));
     if (plan_.chooses_gemms()) choose_gemms();
   }
 
@@ -150,7 +156,7 @@ class Run {
   }
 
   /// The tables that a run starts from, in descending priority.
-  std::vector<ops::KnownGemms> known_gemms(const ops::GemmPlatform& platform, const GemmCache& cache) const {
+  std::vector<ops::KnownGemms> known_gemms(const ops::GemmPlatform& platform, const GemmCache& cache) {
     std::vector<ops::KnownGemms> known;
     if (inputs_.gemm_table) {
       const ops::GemmPlatform& theirs = inputs_.gemm_table->table.platform;
@@ -285,6 +291,7 @@ class Run {
     saves_.save(progress_, Failure::ends_the_run);
     graphs_.report_submit_times();
     log_.note(str("stopped on request after step ", progress_.step, "; go on with --resume"));
+    log_.event("stop", "on request, state saved");
     return Outcome::stopped;
   }
 
@@ -326,6 +333,17 @@ io::Path checkpoint_folder(const config::RunPlan& plan, const io::Path& out) {
   return plan.checkpoint.dir.empty() ? out / "checkpoints" : io::Path(plan.checkpoint.dir);
 }
 
-Outcome train(comm::World& world, const TrainInputs& inputs, io::Fs& fs) { return Run(world, inputs, fs).run(); }
+Outcome train(comm::World& world, const TrainInputs& inputs, io::Fs& fs) {
+  std::optional<Run> run;
+  try {
+    run.emplace(world, inputs, fs);
+    return run->run();
+  } catch (const AbortedError&) {
+    throw;
+  } catch (const Error& error) {
+    inputs.on_fault(run ? run->step() : 0, error);
+    throw;
+  }
+}
 
 }  // namespace megalith::train

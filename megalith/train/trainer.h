@@ -28,7 +28,9 @@ struct TrainInputs {
   std::optional<ops::KnownGemms> gemm_table = {};  ///< of a run whose bits this one must have
   io::Path cache = {};                             ///< folder of data that jobs can compute again; empty: none
   io::Path router_trace = {};                      ///< a file for the decisions of routers; empty: none
-  io::Path trace = {};                             ///< a file for the times of all ops of steps 3 to 5; empty: none
+  /// Called on a rank that fails, with the step at which it stood; not for errors that another rank's failure causes.
+  std::function<void(Index, const Error&)> on_fault = [](Index, const Error&) {};
+  io::Path trace = {};  ///< a file for the times of all ops of steps 3 to 5; empty: none
 };
 
 enum class Outcome : std::uint8_t { finished, stopped };  ///< stopped: on request, state saved
