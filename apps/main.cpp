@@ -17,6 +17,7 @@
 #include "megalith/base/text.h"
 #include "megalith/comm/nccl/gpus.h"
 #include "megalith/config/run_config.h"
+#include "megalith/io/fs.h"
 #include "megalith/tensor/gpu_pretence.h"
 
 #include "apps/bench/bench.h"
@@ -95,7 +96,10 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {{"help"
                                                                          {"export", "checkpoint export-hf"},
                                                                          {"benchmark", "bench"},
                                                                          {"profile", "bench step --profile"},
-                                                                         {"env", "doctor"}};
+                                                                         {"env", "doctor"},
+                                                                         {"plot", "report"},
+                                                                         {"dashboard", "report"},
+                                                                         {"tensorboard", "report"}};
 
 std::vector<const CLI::App*> commands_of(const CLI::App& group) {
   return group.get_subcommands([](const CLI::App*) { return true; });
@@ -131,6 +135,8 @@ std::string unknown_command(const CLI::App& program, const std::vector<std::stri
     const auto found = std::ranges::find(commands, word, [](const CLI::App* command) { return command->get_name(); });
     if (found == commands.end()) {
       const std::string meant = meant_by(*group, path, word);
+      const bool takes_paths = group->get_option_no_throw("outs") != nullptr;
+      if (takes_paths && (meant.empty() || io::posix_fs()->exists(word))) break;
       return str(path, ' ', word, ": no such command; ", meant.empty() ? "" : str("did you mean ", meant, "? "), '`',
                  path, " --help` lists all");
     }
@@ -204,6 +210,7 @@ constexpr CommandExample kExamples[] = {
     {"score", "--checkpoint out/demo --tokens ids.json"},
     {"eval", "out/demo --task loss --data valid.txt"},
     {"eval", "--task squad2 --data dev-v2.0.json --score predictions.json"},
+    {"report", "out/demo out/pp4 --output runs.html"},
     {"report table3", "mine=wikitext.json mine=lambada.json"},
     {"report table5", "mine=mnli.json mine=squad2.json"},
     {"report table6", "--format json"},

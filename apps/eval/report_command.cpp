@@ -1,16 +1,23 @@
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/base/hash.h"
 #include "megalith/base/str.h"
+#include "megalith/base/text.h"
 #include "megalith/io/file_problems.h"
+#include "megalith/report/page_server.h"
 #include "megalith/report/paper_tables.h"
+#include "megalith/report/run_page.h"
 
 #include "apps/program/command.h"
+#include "apps/program/output_path.h"
 
 namespace megalith::apps {
 namespace {
@@ -65,11 +72,76 @@ void add_paper_table(CLI::App& report, const char* name, const char* help, Paper
   command->callback([options, table] { print_paper_table(table, *options); });
 }
 
+struct PageOptions {
+  std::vector<std::string> outs;
+  std::string output, serve;
+};
+
+void write_page(const RunPage& page, const PageOptions& options) {
+  const io::Path file =
+      options.output.empty() ? io::Path(options.outs.front()) / "report.html" : io::Path(options.output);
+  require_links("--output", file);
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  if (fs->is_dir(file)) throw ConfigError(str("--output = ", file.string(), ": is a folder; name a file in it"));
+  const std::string html = page.html(RunPage::Kind::file);
+  io::publish_file(*fs, file, html);
+  std::printf("%s: %s, opens in a browser\n", file.c_str(), human_bytes(std::ssize(html)).c_str());
+}
+
+/// Until the program is ended.
+void serve_page(RunPage& page, const LoopbackAddress& address) {
+  std::string json = page.json();
+  const auto tag_of = [](const std::string& text) { return '"' + hex64(fnv1a(text)) + '"'; };
+  PageServer server(address, [&](std::string_view path) -> PageAnswer {
+    if (path != "/" && path != "/data.json") return {.status = 404, .body = "there are / and /data.json\n"};
+    if (page.update()) json = page.json();
+    if (path == "/") return {.type = "text/html; charset=utf-8", .body = page.html(RunPage::Kind::served)};
+    return {.type = "application/json", .body = json, .tag = tag_of(json)};
+  });
+  std::printf("http://%s/ shows the run until Ctrl-C\n", server.address().text().c_str());
+  std::fflush(stdout);
+  const std::atomic<bool> never = false;
+  server.serve(never);
+}
+
+void make_page(const PageOptions& options) {
+  std::optional<LoopbackAddress> address;
+  if (!options.serve.empty()) address = parse_loopback(options.serve);
+  RunPage page(io::posix_fs(), options.outs);
+  if (!address || !options.output.empty()) write_page(page, options);
+  if (address) serve_page(page, *address);
+}
+
+/// A word is the table of that name where there is one. So CLI11 reads them, and a folder of such a name needs "./".
+void add_run_page(CLI::App& report) {
+  const auto options = std::make_shared<PageOptions>();
+  report.add_option(
+      "outs", options->outs,
+      "Folders of runs (--out of train), for a page about them; a folder that is called as a table below: "
+      "./table3");
+  report.add_option("--output", options->output, "The page's file (default: report.html in the first folder)");
+  report.add_option("--serve", options->serve, "127.0.0.1:PORT: show the page there, which follows runs in flight");
+  report.parse_complete_callback([options, &report] {  // before that of a table
+    if (report.get_subcommands().empty()) return;
+    const std::string table = report.get_subcommands().front()->get_name();
+    if (!options->outs.empty() || !options->output.empty() || !options->serve.empty())
+      throw ConfigError(
+          str("report: a page about folders, or the table ", table, ", not both; a folder of that name is ./", table));
+  });
+  report.final_callback([options, &report] {
+    if (!report.get_subcommands().empty()) return;
+    if (options->outs.empty()) throw CLI::RequiredError("A folder of a run, or a subcommand");
+    make_page(*options);
+  });
+}
+
 }  // namespace
 
 void add_report(CLI::App& program) {
-  CLI::App* command = program.add_subcommand("report", "Print tables of Shoeybi et al. 2019 with your results below");
-  command->require_subcommand(1);
+  CLI::App* command = program.add_subcommand(
+      "report", "Make a page about runs, or print tables of Shoeybi et al. 2019 with your results below");
+  command->require_subcommand(0, 1);
+  add_run_page(*command);
   add_paper_table(*command, "table3", "Zero-shot results: WikiText103 perplexity and LAMBADA accuracy",
                   PaperTable::table3);
   add_paper_table(*command, "table5", "Fine-tuned models: MNLI, QQP, SQuAD 1.1 and 2.0, RACE", PaperTable::table5);

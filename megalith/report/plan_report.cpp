@@ -29,23 +29,6 @@ struct GpuSize {
 };
 constexpr std::array<GpuSize, 2> kGpuSizes = {{{80, 79.1}, {141, 139.8}}};
 
-/// Ranks whose memory is the same, owner by owner.
-struct EqualRanks {
-  std::vector<int> ranks;
-  const BytesByOwner* bytes;
-};
-
-std::vector<EqualRanks> equal_ranks(const std::vector<BytesByOwner>& ranks) {
-  std::vector<EqualRanks> all;
-  std::map<BytesByOwner, std::size_t> places;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto [place, is_new] = places.try_emplace(ranks[rank], all.size());
-    if (is_new) all.push_back({{}, &ranks[rank]});
-    all[place->second].ranks.push_back(static_cast<int>(rank));
-  }
-  return all;
-}
-
 Index sum_of(const std::vector<BytesByOwner>& ranks) {
   Index sum = 0;
   for (const BytesByOwner& rank : ranks) sum += total(rank);
@@ -208,7 +191,25 @@ BytesByOwner largest_of(const config::RunPlan& plan, const grid::RankGenerator& 
   return largest;
 }
 
+std::vector<BytesByOwner> spread_over_ranks(const std::vector<BytesByOwner>& stages, const grid::RankGenerator& grid) {
+  std::vector<BytesByOwner> ranks;
+  for (int rank = 0; rank < grid.world_size(); ++rank)
+    ranks.push_back(stages[static_cast<std::size_t>(grid.coordinates(rank).pp)]);
+  return ranks;
+}
+
 }  // namespace
+
+std::vector<EqualRanks> equal_ranks(const std::vector<BytesByOwner>& ranks) {
+  std::vector<EqualRanks> all;
+  std::map<BytesByOwner, std::size_t> places;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto [place, is_new] = places.try_emplace(ranks[rank], all.size());
+    if (is_new) all.push_back({{}, &ranks[rank]});
+    all[place->second].ranks.push_back(static_cast<int>(rank));
+  }
+  return all;
+}
 
 std::size_t PlannedRanks::largest() const {
   std::vector<Index> totals;
@@ -216,13 +217,16 @@ std::size_t PlannedRanks::largest() const {
   return static_cast<std::size_t>(std::ranges::max_element(totals) - totals.begin());
 }
 
+std::vector<BytesByOwner> plan_each_rank(const config::RunPlan& plan) {
+  const grid::RankGenerator grid = grid::dense_grid(plan.grid);
+  return spread_over_ranks(bytes_by_stage(plan, grid), grid);
+}
+
 PlannedRanks plan_ranks(const config::RunPlan& plan) {
   const grid::RankGenerator grid = grid::dense_grid(plan.grid);
   const std::vector<BytesByOwner> stages = bytes_by_stage(plan, grid);
   const std::vector<int> candidates = largest_stages(plan, stages);
-  PlannedRanks planned;
-  for (int rank = 0; rank < plan.grid.world_size; ++rank)
-    planned.ranks.push_back(stages[static_cast<std::size_t>(grid.coordinates(rank).pp)]);
+  PlannedRanks planned{.ranks = spread_over_ranks(stages, grid)};
   for (const train::RecomputeChoice& choice : train::recompute_choices(plan))
     planned.by_recompute.push_back(largest_of(train::with_recompute(plan, choice.config), grid, candidates));
   if (plan.grid.dp * plan.grid.cp == 1) return planned;

@@ -22,8 +22,17 @@ struct PlannedRanks {
   std::size_t largest() const;
 };
 
-/// What Engine plans. Needs no GPU and runs nothing.
+/// What Engine plans for each rank. Needs no GPU and runs nothing.
+std::vector<BytesByOwner> plan_each_rank(const config::RunPlan& plan);
+/// The same, with what other settings would take.
 PlannedRanks plan_ranks(const config::RunPlan& plan);
+
+/// Ranks whose memory is the same, owner by owner.
+struct EqualRanks {
+  std::vector<int> ranks;
+  const BytesByOwner* bytes;
+};
+std::vector<EqualRanks> equal_ranks(const std::vector<BytesByOwner>& ranks);
 
 /// What `megalith plan` prints, newline included. Text for people: ranks that take the same share a row, and what many
 /// rows leave out is printed below. JSON: every rank, in bytes.
