@@ -65,6 +65,7 @@ config::RunConfig model_of(const config::RunConfig& trained) {
   config::RunConfig c;
   c.model = trained.model;
   c.model.padded_vocab_size.reset();  // follows from tp
+  c.bert = trained.bert;
   c.moe = trained.moe;
   c.moe.capacity.reset();
   c.moe.capacity_factor.reset();

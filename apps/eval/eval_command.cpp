@@ -66,8 +66,43 @@ eval::Task task_of(const EvalOptions& options) {
 
 bool slides(eval::Task task) { return task == eval::Task::wikitext_paper || task == eval::Task::loss; }
 
+/// Rules of --per-example and --resume.
+void check_example_file(const EvalOptions& options, io::Fs& fs, Problems& problems) {
+  problems.require(!options.resume || !options.per_example.empty(), "--resume", "true",
+                   "needs --per-example with the file of the interrupted evaluation");
+  if (const std::string_view wrong = ExampleFile::problem(options.per_example); !wrong.empty())
+    problems.add("--per-example", options.per_example, wrong);
+  else
+    problems.require(options.resume || options.per_example.empty() || !fs.exists(options.per_example), "--per-example",
+                     options.per_example, "exists already: go on with --resume, or name another file");
+}
+
+/// task_for() of a masked language model.
+EvalTask masked_task(const EvalOptions& options, const model::ModelConfig& model, io::Fs& fs) {
+  Problems problems;
+  problems.require(options.task == "loss", "--task", options.task,
+                   "is for models that predict the next token; model.family = bert takes --task loss");
+  const auto refuse = [&](bool is_given, const char* name, const auto& value) {
+    problems.require(!is_given, name, value,
+                     "is for models that predict the next token: samples of model.family = bert are cut between "
+                     "sentences; leave it away");
+  };
+  refuse(options.window > 0, "--window", options.window);
+  refuse(options.stride > 0, "--stride", options.stride);
+  refuse(!options.protocol.empty(), "--protocol", options.protocol);
+  refuse(!options.overlap.empty(), "--overlap", options.overlap);
+  check_example_file(options, fs, problems);
+  problems.throw_if_any("eval");
+  return {.task = eval::Task::masked_loss,
+          .data = options.data,
+          .window = model.seq_len,
+          .stride = model.seq_len,
+          .max_line = options.max_line};
+}
+
 /// Checks the options of a task against the model and the other options. Throws ConfigError with all problems.
 EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, io::Fs& fs) {
+  if (model.is_bert()) return masked_task(options, model, fs);
   EvalTask task{.task = task_of(options),
                 .data = options.data,
                 .window = options.window,
@@ -90,13 +125,7 @@ EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, i
                    "is for --task wikitext; leave it away");
   problems.require(options.overlap.empty() || options.task == "lambada", "--overlap", options.overlap,
                    "is for --task lambada, whose examples are documents: windows of other tasks join them");
-  problems.require(!options.resume || !options.per_example.empty(), "--resume", "true",
-                   "needs --per-example with the file of the interrupted evaluation");
-  if (const std::string_view wrong = ExampleFile::problem(options.per_example); !wrong.empty())
-    problems.add("--per-example", options.per_example, wrong);
-  else
-    problems.require(options.resume || options.per_example.empty() || !fs.exists(options.per_example), "--per-example",
-                     options.per_example, "exists already: go on with --resume, or name another file");
+  check_example_file(options, fs, problems);
   problems.throw_if_any("eval");
   return task;
 }
@@ -122,7 +151,10 @@ class Evaluation {
     return needed;
   }
   void read() {
-    data_ = read_eval_data(*fs_, task_, *job_->tokenizer(options_.vocab_dir));
+    const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = job_->tokenizer(options_.vocab_dir);
+    const config::RunPlan& plan = job_->plan();
+    data_ = is_masked() ? read_held_out(*fs_, task_, *tokenizer, {plan.model.bert, plan.train.seed})
+                        : read_eval_data(*fs_, task_, *tokenizer);
     if (!options_.overlap.empty())
       overlaps_ = read_overlap_marks(*fs_, options_.overlap, task_.data, data_.set.passages.size());
   }
@@ -137,16 +169,26 @@ class Evaluation {
   std::string identity(const std::string& digest) const {
     return str(task_name(task_.task), ", ", protocol_name(task_.task), ", window ", task_.window, ", stride ",
                task_.stride, ", data ", data_.checksum, ", model ", digest, ", ", job_->precision(), " on ",
-               name_of(job_->plan().device));
+               name_of(job_->plan().device), is_masked() ? ", " + samples_text(job_->plan()) : "");
   }
-  eval::PassCounts counts(Index max_tokens) const {
-    eval::PassCounts counts;
-    for (const eval::Passage& passage : data_.set.passages) ++counts[eval::shape_of(passage, max_tokens)];
-    return counts;
+  bool is_masked() const { return task_.task == eval::Task::masked_loss; }
+  eval::SamplesHaveOrder order() const {
+    return is_masked() && job_->plan().model.bert.is_pair() ? eval::SamplesHaveOrder::yes : eval::SamplesHaveOrder::no;
+  }
+  /// `max_tokens`: of a passage. The data must outlive it.
+  std::shared_ptr<const eval::Samples> make_samples(Index max_tokens) const {
+    if (is_masked()) return data_.held_out;
+    return std::make_shared<eval::PassageSamples>(data_.set.passages, max_tokens);
+  }
+  std::vector<eval::AskedResult> asked() const;
+  eval::ExampleResult result_of(Index example, const eval::SampleNumbers& numbers) const;
+  eval::Figures figures_of(const std::vector<eval::ExampleResult>& results) const {
+    return is_masked() ? eval::masked_figures(results, order()) : eval::figures(task_.task, data_.set, results);
   }
   OverlapFigures overlap_figures(const std::vector<eval::ExampleResult>& results) const;
   /// Marks the examples of an interrupted evaluation as done, on all ranks.
-  std::string share_done(comm::World& world, const std::string& digest, std::vector<ExampleFile::Numbered>& done) const;
+  std::string share_done(comm::World& world, const std::string& digest, const eval::Samples& samples,
+                         std::vector<ExampleFile::Numbered>& done) const;
 
   const EvalOptions& options_;
   const Launcher& launcher_;
@@ -161,7 +203,7 @@ OverlapFigures Evaluation::overlap_figures(const std::vector<eval::ExampleResult
   std::vector<eval::ExampleResult> with, without;
   for (std::size_t i = 0; i < results.size(); ++i) (overlaps_[i] ? with : without).push_back(results[i]);
   const auto figures = [&](const std::vector<eval::ExampleResult>& some) {
-    return some.empty() ? eval::Figures() : eval::figures(task_.task, data_.set, some);
+    return some.empty() ? eval::Figures() : figures_of(some);
   };
   return {.folder = options_.overlap,
           .overlapping = std::ssize(with),
@@ -170,11 +212,22 @@ OverlapFigures Evaluation::overlap_figures(const std::vector<eval::ExampleResult
           .of_others = figures(without)};
 }
 
-std::string Evaluation::share_done(comm::World& world, const std::string& digest,
+std::vector<eval::AskedResult> Evaluation::asked() const {
+  if (is_masked()) return eval::masked_results(job_->plan().model.bert);
+  if (task_.task == eval::Task::lambada) return {{nn::Result::losses}, {nn::Result::best_ids}};
+  return {{nn::Result::losses}};
+}
+
+eval::ExampleResult Evaluation::result_of(Index example, const eval::SampleNumbers& numbers) const {
+  if (is_masked()) return data_.held_out->result_of(example, numbers);
+  return eval::result_of(data_.set.passages[static_cast<std::size_t>(example)], eval::score_of(numbers));
+}
+
+std::string Evaluation::share_done(comm::World& world, const std::string& digest, const eval::Samples& samples,
                                    std::vector<ExampleFile::Numbered>& done) const {
-  std::string marks(data_.set.passages.size(), '-');
+  std::string marks(static_cast<std::size_t>(samples.count()), '-');
   if (world.rank() == 0 && options_.resume) {
-    ExampleFile::Found found = ExampleFile::read(*fs_, options_.per_example, identity(digest), data_.set);
+    ExampleFile::Found found = ExampleFile::read(*fs_, options_.per_example, identity(digest), samples, order());
     done = std::move(found.done);
     if (found.changed_lines > 0)
       log::warning(str(options_.per_example, ": ", found.changed_lines,
@@ -192,35 +245,33 @@ void Evaluation::run(comm::World& world) {
     for (const std::string& warning : set.warnings) log::warning(warning);
   }
   const comm::Mesh mesh = comm::make_mesh(world, job_->plan().grid, job_->plan().transfers);
-  const auto best_ids = task_.task == eval::Task::lambada ? eval::BestIds::asked : eval::BestIds::not_asked;
-  const eval::InferenceConfig config = job_->config(best_ids, task_.window);
-  eval::InferenceModel model(config, world, mesh, counts(config.model.seq_len));
+  const eval::InferenceConfig config = job_->config(asked(), task_.window);
+  const std::shared_ptr<const eval::Samples> samples = make_samples(config.model.seq_len);
+  eval::InferenceModel model(config, world, mesh, eval::count_shapes(*samples));
   const std::string digest = job_->load(world, model);
 
   std::vector<ExampleFile::Numbered> done;
-  const std::string marks = share_done(world, digest, done);
-  std::vector<eval::ExampleResult> results(set.passages.size());
+  const std::string marks = share_done(world, digest, *samples, done);
+  std::vector<eval::ExampleResult> results(marks.size());
   for (const auto& [example, result] : done) results[static_cast<std::size_t>(example)] = result;
-  std::vector<eval::Passage> passages;
   std::vector<Index> numbers;
   Index tokens = 0;
-  for (std::size_t i = 0; i < marks.size(); ++i) {
-    if (marks[i] == '+') continue;
-    passages.push_back(set.passages[i]);
-    numbers.push_back(static_cast<Index>(i));
-    tokens += set.passages[i].inputs();
+  for (Index example = 0; example < samples->count(); ++example) {
+    if (marks[static_cast<std::size_t>(example)] == '+') continue;
+    numbers.push_back(example);
+    tokens += samples->tokens(example);
   }
   std::optional<ExampleFile> file;
-  if (first && !options_.per_example.empty()) file.emplace(*fs_, options_.per_example, identity(digest), done);
+  if (first && !options_.per_example.empty()) file.emplace(*fs_, options_.per_example, identity(digest), order(), done);
   const double begun = monotonic_s();
-  Progress progress(static_cast<Index>(passages.size()), tokens);
-  model.score(passages, [&](Index passage, const eval::PassageScore& score) {
-    const eval::Passage& asked = passages[static_cast<std::size_t>(passage)];
-    const Index example = numbers[static_cast<std::size_t>(passage)];
-    const eval::ExampleResult result = eval::result_of(asked, score);
+  const eval::SomeSamples missing(*samples, std::move(numbers));
+  Progress progress(missing.count(), tokens);
+  model.infer(missing, [&](Index sample, const eval::SampleNumbers& found) {
+    const Index example = missing.number(sample);
+    const eval::ExampleResult result = result_of(example, found);
     results[static_cast<std::size_t>(example)] = result;
     if (file) file->add(example, result);
-    progress.add(asked.inputs());
+    progress.add(missing.tokens(sample));
   });
   if (!first) return;
   EvalReport report{.task = task_.task,
@@ -238,7 +289,7 @@ void Evaluation::run(comm::World& world) {
                     .seconds = monotonic_s() - begun,
                     .computed_tokens = tokens,
                     .set = set,
-                    .figures = eval::figures(task_.task, set, results)};
+                    .figures = figures_of(results)};
   if (!overlaps_.empty()) report.overlap = overlap_figures(results);
   for (const std::string& warning : figure_warnings(report)) log::warning(warning);
   print_report(options_.format == "json" ? report_json(report) : report_text(report));
@@ -312,7 +363,8 @@ void add_eval(CLI::App& program) {
       ->check(CLI::IsMember({"loss", "wikitext", "lambada", "mnli", "qqp", "squad1", "squad2", "race"}));
   command
       ->add_option("--data", options->data,
-                   "loss: a text, JSON lines or Parquet with \"text\"; wikitext: wiki.test.tokens, or wiki.test.raw "
+                   "loss: a text, JSON lines or Parquet with \"text\", of BERT also a prefix of `data build "
+                   "--sentences`; wikitext: wiki.test.tokens, or wiki.test.raw "
                    "for the harness's protocol; lambada: JSON lines {\"text\"}; mnli, qqp: GLUE's .tsv or JSON lines; "
                    "squad1, squad2: "
                    "SQuAD's JSON; race: a folder of RACE or JSON lines")

@@ -7,6 +7,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/text.h"
 #include "megalith/base/utf8.h"
 #include "megalith/data/byte_source.h"
 #include "megalith/data/corpus_builder.h"
@@ -150,6 +151,7 @@ eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenize
     case eval::Task::lambada:
       return eval::lambada_set(source, tokenizer, task.window);
     case eval::Task::loss:
+    case eval::Task::masked_loss:  // read_held_out()
       break;
   }
   throw InternalError("[read_eval_data] task: is none of those that there are");
@@ -163,6 +165,22 @@ EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const tokenizer::Token
   const Scanned scanned = scan(fs, task.data);
   EvalData data{.set = set_of(fs, task, tokenizer, scanned), .checksum = scanned.checksum.hex()};
   io::throw_file_problems(task.data, data.set.problems, data.set.more_problems);
+  return data;
+}
+
+EvalData read_held_out(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer,
+                       const data::BertMaking& making) {
+  const data::BertVocabulary vocabulary = data::bert_vocabulary(tokenizer);
+  const data::SentenceSourcePtr source =
+      data::open_sentences(fs, {task.data}, tokenizer, "--data", {.max_line = static_cast<Index>(task.max_line)});
+  data::BertSamples samples(source, {0, source->num_documents()}, vocabulary, making.config, making.seed);
+  EvalData data{.set = {}, .checksum = hex64(source->fingerprint())};
+  const Index without = samples.documents_without_samples();
+  data.held_out = std::make_shared<const eval::HeldOutSamples>(std::move(samples));
+  data.set.counts = {{"documents", source->num_documents()},
+                     {"documents_without_samples", without},
+                     {"tokens", source->num_tokens()},
+                     {"samples", data.held_out->count()}};
   return data;
 }
 

@@ -60,7 +60,7 @@ std::string overlap_text(const OverlapFigures& overlap) {
 nlohmann::ordered_json results_json(const eval::Figures& figures) {
   nlohmann::ordered_json json;
   for (const auto& [name, value] : figures) {
-    if (name.starts_with("correct"))  // they are counts
+    if (name.starts_with("correct") || name == "masked_tokens")  // they are counts
       json[name] = static_cast<Index>(value);
     else
       json[name] = value;  // null where it is not finite
@@ -79,15 +79,38 @@ nlohmann::ordered_json overlap_json(const OverlapFigures& overlap) {
           {"with", part(overlap.overlapping, overlap.of_overlapping)}};
 }
 
+nlohmann::ordered_json data_json(const EvalReport& report) {
+  return {{"file", report.data},
+          {report.task == eval::Task::masked_loss ? "fingerprint" : "xxh3_128", report.data_checksum}};
+}
+
+nlohmann::ordered_json samples_json(const config::RunPlan& plan) {
+  const data::BertSampleConfig& made = plan.model.bert;
+  return {{"order", data::kSentenceOrderNames[static_cast<std::size_t>(made.order)]},
+          {"mask_fraction", made.mask_fraction},
+          {"max_ngram", made.max_ngram},
+          {"whole_words", made.whole_words},
+          {"short_fraction", made.short_fraction},
+          {"seed", plan.train.seed}};
+}
+
 double tokens_per_second(const EvalReport& report) {
   return report.seconds > 0 ? static_cast<double>(report.computed_tokens) / report.seconds : 0;
 }
 
 }  // namespace
 
+std::string samples_text(const config::RunPlan& plan) {
+  const data::BertSampleConfig& made = plan.model.bert;
+  return str("order ", data::kSentenceOrderNames[static_cast<std::size_t>(made.order)], ", mask_fraction ",
+             exact(made.mask_fraction), ", max_ngram ", made.max_ngram, made.whole_words ? ", whole words" : ", pieces",
+             ", short_fraction ", exact(made.short_fraction), ", seed ", plan.train.seed);
+}
+
 std::string_view task_name(eval::Task task) {
   switch (task) {
     case eval::Task::loss:
+    case eval::Task::masked_loss:
       return "loss";
     case eval::Task::wikitext_paper:
     case eval::Task::wikitext_harness:
@@ -102,6 +125,8 @@ std::string_view protocol_name(eval::Task task) {
   switch (task) {
     case eval::Task::loss:
       return "windows";
+    case eval::Task::masked_loss:
+      return "samples of epoch 0";
     case eval::Task::wikitext_paper:
       return "paper";
     case eval::Task::wikitext_harness:
@@ -135,6 +160,7 @@ std::string report_text(const EvalReport& report) {
   add_line(text, "task",
            str(task_name(report.task), ", protocol ", protocol_name(report.task), ", window ", report.window,
                report.stride > 0 ? str(", stride ", report.stride) : ""));
+  if (report.task == eval::Task::masked_loss) add_line(text, "samples", samples_text(report.plan));
   add_line(text, "data", str(report.data, " (", report.data_checksum, ")"));
   add_line(text, "checkpoint", str(report.checkpoint, " (", report.digest, ")"));
   add_line(text, "tokenizer",
@@ -161,7 +187,7 @@ std::string report_json(const EvalReport& report) {
   nlohmann::ordered_json json = {{"task", task_name(report.task)},
                                  {"protocol", protocol_name(report.task)},
                                  {"window", report.window},
-                                 {"data", {{"file", report.data}, {"xxh3_128", report.data_checksum}}},
+                                 {"data", data_json(report)},
                                  {"checkpoint", {{"folder", report.checkpoint}, {"digest", report.digest}}},
                                  {"tokenizer", {{"name", report.plan.data.tokenizer}, {"folder", report.vocab_dir}}},
                                  {"parameters", model::count_parameters(model) - model::count_padding(model)},
@@ -172,6 +198,7 @@ std::string report_json(const EvalReport& report) {
                                  {"seconds", report.seconds},
                                  {"tokens_per_second", tokens_per_second(report)},
                                  {"resumed_examples", report.resumed_examples}};
+  if (report.task == eval::Task::masked_loss) json["samples"] = samples_json(report.plan);
   if (report.stride > 0) json["stride"] = report.stride;
   for (const auto& [owner, bytes] : report.memory) json["memory_bytes"][owner] = bytes;
   for (const auto& [name, value] : report.set.counts) json["counts"][name] = value;

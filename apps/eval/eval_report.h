@@ -36,6 +36,9 @@ struct EvalReport {
 std::string_view task_name(eval::Task task);
 std::string_view protocol_name(eval::Task task);
 
+/// How samples of a masked language model are made.
+std::string samples_text(const config::RunPlan& plan);
+
 /// One line per figure that exceeds 64 bits: the text prints inf, and JSON null.
 std::vector<std::string> figure_warnings(const EvalReport& report);
 

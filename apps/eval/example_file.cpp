@@ -38,11 +38,16 @@ std::optional<nlohmann::json> unsealed(const std::string& identity, std::string_
   return nlohmann::json::parse(object, nullptr, false);
 }
 
-std::string line_of(const std::string& identity, Index example, const eval::ExampleResult& result) {
-  return sealed(identity, {{"example", example},
-                           {"log_probability", result.log_probability},
-                           {"targets", result.targets},
-                           {"correct", result.correct}});
+constexpr const char* kOrder = "order_log_probability";
+
+std::string line_of(const std::string& identity, eval::SamplesHaveOrder order, Index example,
+                    const eval::ExampleResult& result) {
+  nlohmann::ordered_json line = {{"example", example},
+                                 {"log_probability", result.log_probability},
+                                 {"targets", result.targets},
+                                 {"correct", result.correct}};
+  if (order == eval::SamplesHaveOrder::yes) line[kOrder] = result.order_log_probability;
+  return sealed(identity, line);
 }
 
 std::string first_line(const std::string& identity) {
@@ -82,25 +87,30 @@ FirstLine first_line_is(const std::string& identity, std::string_view line) {
 
 /// The result of an example; nothing for a changed line.
 std::optional<ExampleFile::Numbered> parse(const std::string& identity, std::string_view text,
-                                           const eval::EvalSet& set) {
+                                           const eval::Samples& samples, eval::SamplesHaveOrder order) {
   const std::optional<nlohmann::json> line = unsealed(identity, text);
   if (!line || !line->is_object()) return std::nullopt;
   const auto is_count = [&](const char* key) { return line->contains(key) && (*line)[key].is_number_unsigned(); };
-  const bool is_whole = is_count("example") && is_count("targets") && line->contains("log_probability") &&
-                        (*line)["log_probability"].is_number() && line->contains("correct") &&
-                        (*line)["correct"].is_boolean();
+  const auto is_number = [&](const char* key) { return line->contains(key) && (*line)[key].is_number(); };
+  const bool has_order = order == eval::SamplesHaveOrder::yes;
+  const bool is_whole = is_count("example") && is_count("targets") && is_number("log_probability") &&
+                        line->contains("correct") && (*line)["correct"].is_boolean() &&
+                        (!has_order || is_number(kOrder));
   if (!is_whole) return std::nullopt;
-  const auto example = (*line)["example"].get<std::size_t>();
+  const auto example = (*line)["example"].get<Index>();
   const auto targets = (*line)["targets"].get<Index>();
-  if (example >= set.passages.size() || targets != set.passages[example].targets()) return std::nullopt;
-  return ExampleFile::Numbered{static_cast<Index>(example),
-                               {(*line)["log_probability"].get<double>(), targets, (*line)["correct"].get<bool>()}};
+  if (example >= samples.count() || targets != samples.rows(example)) return std::nullopt;
+  return ExampleFile::Numbered{example,
+                               {.log_probability = (*line)["log_probability"].get<double>(),
+                                .targets = targets,
+                                .correct = (*line)["correct"].get<bool>(),
+                                .order_log_probability = has_order ? (*line)[kOrder].get<double>() : 0}};
 }
 
 }  // namespace
 
 ExampleFile::Found ExampleFile::read(io::Fs& fs, const io::Path& file, const std::string& identity,
-                                     const eval::EvalSet& set) {
+                                     const eval::Samples& samples, eval::SamplesHaveOrder order) {
   Found found;
   if (!fs.exists(file) || fs.file_size(file) == 0) return found;
   const io::MappedFile mapped = fs.map(file);
@@ -111,9 +121,9 @@ ExampleFile::Found ExampleFile::read(io::Fs& fs, const io::Path& file, const std
     return line;
   };
   const std::string_view first = next_line();
-  std::vector<bool> is_done(set.passages.size());
+  std::vector<bool> is_done(static_cast<std::size_t>(samples.count()));
   while (!rest.empty()) {
-    const std::optional<Numbered> line = parse(identity, next_line(), set);
+    const std::optional<Numbered> line = parse(identity, next_line(), samples, order);
     if (!line) {
       ++found.changed_lines;
     } else if (!is_done[static_cast<std::size_t>(line->first)]) {
@@ -138,19 +148,20 @@ std::string_view ExampleFile::problem(const io::Path& file) {
   return "";
 }
 
-ExampleFile::ExampleFile(io::Fs& fs, const io::Path& file, std::string identity, const std::vector<Numbered>& done)
-    : identity_(std::move(identity)) {
+ExampleFile::ExampleFile(io::Fs& fs, const io::Path& file, std::string identity, eval::SamplesHaveOrder order,
+                         const std::vector<Numbered>& done)
+    : identity_(std::move(identity)), order_(order) {
   if (const std::string_view wrong = problem(file); !wrong.empty())
     throw ConfigError(str("--per-example = ", file.string(), ": ", wrong));
   std::string text = first_line(identity_);
-  for (const auto& [example, result] : done) text += line_of(identity_, example, result);
+  for (const auto& [example, result] : done) text += line_of(identity_, order_, example, result);
   const io::Path target = target_of(file);
   io::publish_file(fs, target, text);
   file_ = fs.append(target);
 }
 
 void ExampleFile::add(Index example, const eval::ExampleResult& result) {
-  file_->write(line_of(identity_, example, result));
+  file_->write(line_of(identity_, order_, example, result));
 }
 
 }  // namespace megalith::apps

@@ -21,10 +21,11 @@ class ExampleFile {
     Index changed_lines = 0;       ///< whose checksum differs; after a crash, the cut line
   };
 
-  /// Reads an existing file of the evaluation that `identity` names. A missing file has no results. Throws InputError,
-  /// naming file and line, for a file of another evaluation and for one that no evaluation wrote. If the first line
-  /// was changed, it or another line must show that the file belongs to this evaluation.
-  static Found read(io::Fs& fs, const io::Path& file, const std::string& identity, const eval::EvalSet& set);
+  /// Reads an existing file of the evaluation that `identity` names, of these samples. A missing file has no results.
+  /// Throws InputError, naming file and line, for a file of another evaluation and for one that no evaluation wrote. If
+  /// the first line was changed, it or another line must show that the file belongs to this evaluation.
+  static Found read(io::Fs& fs, const io::Path& file, const std::string& identity, const eval::Samples& samples,
+                    eval::SamplesHaveOrder order);
 
   /// Why an existing path cannot be replaced by a file: it is a folder, a device or a pipe. "" for a file, a link to
   /// one, or a missing path.
@@ -32,12 +33,14 @@ class ExampleFile {
 
   /// Rewrites the file with the results that were read, whole or not at all, and appends from there on. A link is
   /// followed. Throws ConfigError for the problems of problem().
-  ExampleFile(io::Fs& fs, const io::Path& file, std::string identity, const std::vector<Numbered>& done);
+  ExampleFile(io::Fs& fs, const io::Path& file, std::string identity, eval::SamplesHaveOrder order,
+              const std::vector<Numbered>& done);
   /// One line. Throws IoError.
   void add(Index example, const eval::ExampleResult& result);
 
  private:
   std::string identity_;
+  eval::SamplesHaveOrder order_;
   std::unique_ptr<io::OutputFile> file_;
 };
 

@@ -29,6 +29,14 @@ struct GenerateCommand {
   eval::GenerateOptions options;
 };
 
+/// Throws ConfigError for a model that cannot continue a text.
+void refuse_masked_model(const std::string& checkpoint, const model::ModelConfig& model) {
+  if (model.is_bert())
+    throw ConfigError(str(checkpoint,
+                          ": model.family = bert: must be a model that predicts the next token, as gpt2 and llama; of "
+                          "bert `eval --task loss` and `score` give probabilities of masked tokens"));
+}
+
 double rate(Index count, double seconds) { return seconds > 0 ? static_cast<double>(count) / seconds : 0; }
 
 /// Shared by all ranks of this process: the options and files, checked before the ranks start.
@@ -38,6 +46,7 @@ class Session {
       : command_(command),
         fs_(rank_fs(launcher.process)),
         model_(fs_, command.model, launcher, [this](const InferenceJob& model) {
+          refuse_masked_model(command_.model.checkpoint, model.plan().model);
           check_both([&] { check_options(model.plan().model); }, [&] { take_prompts(model); });
         }) {
     for (std::size_t i = 0; i < prompts_.size(); ++i) {

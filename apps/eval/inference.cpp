@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
@@ -133,10 +134,6 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
     describe_hf(c);
   else
     describe_checkpoint(c);
-  if (c.model.family == "bert")
-    throw ConfigError(str(given_.string(),
-                          ": model.family = bert: eval, score and generate run models that predict the "
-                          "next token; the held-out figures of BERT are in metrics.jsonl of its run"));
   const Device device = inference_device(options.device, usual_device_);
   c.device.type = std::string(name_of(device));
   c.train.precision = options.precision.empty() ? std::string(config::default_precision(device)) : options.precision;
@@ -208,7 +205,9 @@ void InferenceJob::describe_checkpoint(config::RunConfig& c) {
     }
     const config::RunConfig described = model_of(saved);
     c.model = described.model;
+    c.bert = described.bert;
     c.moe = described.moe;
+    c.train.seed = saved.train.seed;  // of held-out samples that are masked
     c.data.tokenizer = trained.data.tokenizer;
     if (!vocab_dir_.empty()) c.data.vocab_dir = vocab_dir_;
     saved_dtype_ = trained.train.policy().master;
@@ -227,6 +226,7 @@ void InferenceJob::describe_hf(config::RunConfig& c) {
   described.model = hf_->config;
   const config::RunConfig model = described.as_config();
   c.model = model.model;
+  c.bert = model.bert;
   c.moe = model.moe;
   c.data.tokenizer = found.name;
   vocab_dir_ = folder_.string();
@@ -259,7 +259,7 @@ train::Facts InferenceJob::facts() const {
   return {{"the checkpoint", io::checksum(description.bytes()).hex()}};
 }
 
-eval::InferenceConfig InferenceJob::config(eval::BestIds best_ids, Index window) const {
+eval::InferenceConfig InferenceJob::config(std::vector<eval::AskedResult> results, Index window) const {
   eval::InferenceConfig config{.model = plan_.model,
                                .stage_layers = plan_.stage_layers,
                                .chunks = plan_.chunks,
@@ -267,7 +267,7 @@ eval::InferenceConfig InferenceJob::config(eval::BestIds best_ids, Index window)
                                .dtype = plan_.train.policy().compute,
                                .device = plan_.device,
                                .batch = batch_,
-                               .best_ids = best_ids};
+                               .results = std::move(results)};
   if (config.model.has_rope()) config.model.seq_len = window;
   return config;
 }

@@ -71,7 +71,7 @@ class InferenceJob {
   train::Facts facts() const;
 
   /// `window`: the longest pass. At most plan().model.seq_len, unless positions are rotary.
-  eval::InferenceConfig config(eval::BestIds best_ids, Index window) const;
+  eval::InferenceConfig config(std::vector<eval::AskedResult> results, Index window) const;
   /// Allocates the memory of an eval::InferenceModel or eval::Decoder and reads the values. If the newest of several
   /// checkpoints is damaged, it reads the previous one, with a warning. Returns the digest of the values: from the
   /// manifest, or of the files of a Hugging Face folder. It is the same on all ranks. Throws IoError, and ConfigError

@@ -17,6 +17,7 @@
 #include "megalith/io/reader.h"
 
 #include "apps/eval/inference.h"
+#include "apps/eval/masked_score.h"
 #include "apps/program/command.h"
 #include "apps/program/launch.h"
 
@@ -123,10 +124,25 @@ class ListScorer {
   eval::PassCounts counts(Index max_tokens) const {
     eval::PassCounts counts;
     read([&](auto ids) {
-      if (ids.size() > 1) ++counts[eval::shape_of({ids}, max_tokens)];
+      const eval::Passage passage{ids};
+      if (ids.size() > 1) ++counts[eval::PassageSamples({&passage, 1}, max_tokens).shape(0)];
     });
     return counts;
   }
+  /// Prints {"logprobs": [[null, ln p, ...], ...]} on rank 0. Collective.
+  void print(eval::InferenceModel& model, int rank) const {
+    bool first = true;
+    if (rank == 0) std::fputs("{\"logprobs\":[", stdout);
+    score(model, rank, [&](const std::vector<double>& logprobs) {
+      nlohmann::json row = {nullptr};  // the first token has nothing before it
+      for (const double logprob : logprobs) row.push_back(logprob);
+      std::printf("%s%s", first ? "" : ",", row.dump().c_str());
+      first = false;
+    });
+    if (rank == 0) std::puts("]}");
+  }
+
+ private:
   /// Calls print(log-probabilities) for every list, in order, on rank 0. Collective.
   template <class Print>
   void score(eval::InferenceModel& model, int rank, const Print& print) const {
@@ -144,8 +160,6 @@ class ListScorer {
     });
     flush();
   }
-
- private:
   void read(ListReader::Take take) const {
     ListReader lists(name_, model_, std::move(take));
     std::string error;
@@ -193,7 +207,10 @@ void run_score(const InferenceOptions& options, const std::string& file) {
   };
   const auto read = [&] {
     mapped = fs->map(file);
-    longest = ListScorer(mapped, file, job->plan().model).check();
+    if (job->plan().model.is_bert())
+      MaskedScorer(mapped, file, job->plan().model).check();
+    else
+      longest = ListScorer(mapped, file, job->plan().model).check();
   };
   const auto found = [&] {
     train::Facts facts = job->facts();
@@ -202,20 +219,21 @@ void run_score(const InferenceOptions& options, const std::string& file) {
   };
   const auto body = [&](comm::World& world) {
     const comm::Mesh mesh = comm::make_mesh(world, job->plan().grid, job->plan().transfers);
-    const eval::InferenceConfig config = job->config(eval::BestIds::not_asked, std::max<Index>(longest - 1, 1));
-    const ListScorer lists(mapped, file, job->plan().model);
-    eval::InferenceModel model(config, world, mesh, lists.counts(config.model.seq_len));
-    const std::string digest = job->load(world, model);
-    bool first = true;
-    if (world.rank() == 0) std::fputs("{\"logprobs\":[", stdout);
-    lists.score(model, world.rank(), [&](const std::vector<double>& logprobs) {
-      nlohmann::json row = {nullptr};  // the first token has nothing before it
-      for (const double logprob : logprobs) row.push_back(logprob);
-      std::printf("%s%s", first ? "" : ",", row.dump().c_str());
-      first = false;
-    });
+    const model::ModelConfig& own = job->plan().model;
+    std::string digest;
+    if (own.is_bert()) {
+      const MaskedScorer samples(mapped, file, own);
+      eval::InferenceModel model(job->config(samples.asked(), own.seq_len), world, mesh, samples.counts());
+      digest = job->load(world, model);
+      samples.print(model, world.rank());
+    } else {
+      const eval::InferenceConfig config = job->config({{nn::Result::losses}}, std::max<Index>(longest - 1, 1));
+      const ListScorer lists(mapped, file, own);
+      eval::InferenceModel model(config, world, mesh, lists.counts(config.model.seq_len));
+      digest = job->load(world, model);
+      lists.print(model, world.rank());
+    }
     if (world.rank() != 0) return;
-    std::puts("]}");
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw IoError("[standard output] write failed");
     log::info(str(job->precision(), " on ", name_of(job->plan().device), ", ", config::grid_text(job->plan()),
                   "; checkpoint ", job->folder().string(), " (", digest, ")"));
@@ -231,12 +249,18 @@ void add_score(CLI::App& program) {
     std::string tokens;
   };
   const auto options = std::make_shared<Options>();
-  CLI::App* command = program.add_subcommand(
-      "score", "Print the natural log-probability of every token of every list, given those before it");
+  CLI::App* command = program.add_subcommand("score",
+                                             "Print the natural log-probability of every token of every list, given "
+                                             "those before it; of BERT, of every target, "
+                                             "and of both orders of each sample");
   add_model(*command, options->model);
   options->model.add_to(*command);
   add_batch(*command, options->model.batch);
-  command->add_option("--tokens", options->tokens, "JSON file: a list of lists of token ids")->required();
+  command
+      ->add_option("--tokens", options->tokens,
+                   "JSON file: a list of lists of token ids; of BERT JSON lines {\"ids\", \"types\", \"targets\"} "
+                   "(docs/bert.md)")
+      ->required();
   command->callback([options] { run_score(options->model, options->tokens); });
 }
 

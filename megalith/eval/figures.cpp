@@ -61,8 +61,30 @@ Figures figures(Task task, const EvalSet& set, std::span<const ExampleResult> re
               {"bits_per_byte", per("bytes") / std::numbers::ln2}};
     case Task::lambada:
       return lambada_figures(results, loss);
+    case Task::masked_loss:  // masked_figures()
+      break;
   }
   throw InternalError("[figures] task: is none of those that there are");
+}
+
+Figures masked_figures(std::span<const ExampleResult> results, SamplesHaveOrder order) {
+  Index masked = 0, correct = 0;
+  double sum = 0, order_sum = 0;
+  for (const ExampleResult& one : results) {
+    masked += one.targets;
+    correct += one.correct ? 1 : 0;
+    sum -= one.log_probability;
+    order_sum -= one.order_log_probability;
+  }
+  const double samples = as_double(std::ssize(results)), mlm = sum / as_double(masked);
+  if (order == SamplesHaveOrder::no)
+    return {{"loss", mlm}, {"mlm_loss", mlm}, {"masked_tokens", as_double(masked)}, {"perplexity", std::exp(mlm)}};
+  return {{"loss", mlm + order_sum / samples},
+          {"mlm_loss", mlm},
+          {"masked_tokens", as_double(masked)},
+          {"order_loss", order_sum / samples},
+          {"order_accuracy", as_double(correct) / samples},
+          {"perplexity", std::exp(mlm)}};
 }
 
 std::span<const PaperRow> paper_rows() {

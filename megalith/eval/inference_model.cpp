@@ -22,7 +22,7 @@ std::vector<model::ChunkRange> chunk_ranges(const InferenceConfig& config, const
 }  // namespace
 
 InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const comm::Mesh& mesh,
-                               const PassCounts& passages)
+                               const PassCounts& samples)
     : config_(std::move(config)),
       world_(world),
       mesh_(mesh),
@@ -34,7 +34,7 @@ InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const
               mesh_),
       ledger_(config_.device) {
   Shape widest{0, config_.model.hidden_size};
-  for (const auto& [shape, count] : passages) {
+  for (const auto& [shape, count] : samples) {
     batches_[shape] = balanced_batch(count, config_.batch, mesh_.dp.size());
     plan(shape);
     if (const Shape message = memory_.message(pass(shape)).shape(); message.numel() > widest.numel()) widest = message;
@@ -72,14 +72,36 @@ void InferenceModel::plan(const PassShape& shape) {
   }
 }
 
-Index InferenceModel::input_bytes(const PassShape& shape) const {
-  const auto ids = [&](Index rows) { return round_up(batch(shape) * rows * size_of(DType::i32), kAlignment); };
-  return ids(shape.tokens) + 2 * ids(shape.rows);
+bool InferenceModel::has_results_of(nn::ResultOf of) const {
+  return std::ranges::any_of(config_.results,
+                             [of](const AskedResult& asked) { return nn::row_of(asked.result).of == of; });
+}
+
+model::BatchLayout InferenceModel::layout(const PassShape& shape) const {
+  model::BatchShape sizes = model::batch_shape(config_.model, batch(shape), shape.tokens);
+  sizes.masked = shape.rows;
+  sizes.classes = has_results_of(nn::ResultOf::sample) ? 1 : 0;
+  return model::BatchLayout(sizes);
 }
 
 Index InferenceModel::result_bytes(const PassShape& shape) const {
-  const auto results = [&](DType dtype) { return round_up(batch(shape) * shape.rows * size_of(dtype), kAlignment); };
-  return results(statistics_dtype(config_.dtype)) + (config_.best_ids == BestIds::asked ? results(DType::i32) : 0);
+  Carver outs(nullptr);
+  results(outs, shape);
+  return outs.offset();
+}
+
+nn::HeadResults InferenceModel::results(Carver& outs, const PassShape& shape) const {
+  nn::HeadResults results;
+  for (const AskedResult& asked : config_.results) {
+    const nn::ResultRow& row = nn::row_of(asked.result);
+    const DType dtype = row.dtype == nn::ResultDType::id        ? DType::i32
+                        : row.dtype == nn::ResultDType::compute ? config_.dtype
+                                                                : statistics_dtype(config_.dtype);
+    const Index count = batch(shape) * (row.of == nn::ResultOf::row ? shape.rows : 1);
+    const bool is_matrix = row.dtype == nn::ResultDType::compute;
+    results.*row.tensor = outs.next(is_matrix ? Shape{count, asked.width} : Shape{count}, dtype);
+  }
+  return results;
 }
 
 Index InferenceModel::round_bytes() const {
@@ -90,16 +112,10 @@ Index InferenceModel::round_bytes() const {
 }
 
 InferenceModel::Block InferenceModel::block(std::byte* round, const PassShape& shape, int microbatch) const {
-  const Index rows = batch(shape) * shape.rows;
-  Carver ins(round, microbatch * input_bytes(shape));
-  Carver outs(round, max_microbatches() * input_bytes(shape) + microbatch * result_bytes(shape));
-  Block block;
-  block.tokens = ins.next({batch(shape) * shape.tokens}, DType::i32);
-  block.targets = ins.next({rows}, DType::i32);
-  block.rows = ins.next({rows}, DType::i32);
-  block.losses = outs.next({rows}, statistics_dtype(config_.dtype));
-  if (config_.best_ids == BestIds::asked) block.best_ids = outs.next({rows}, DType::i32);
-  return block;
+  const Index bytes = input_bytes(shape);
+  Carver ins(round, microbatch * bytes);
+  Carver outs(round, max_microbatches() * bytes + microbatch * result_bytes(shape));
+  return {layout(shape).inputs_of(ins.next({bytes}, DType::u8)), results(outs, shape)};
 }
 
 BytesByOwner InferenceModel::planned_bytes() const {
@@ -158,10 +174,11 @@ void InferenceModel::fill_params(DType stored, const ReadValues& read) {
 
 void InferenceModel::run_chunk(Exec& ex, int chunk, const PassShape& shape, const Block& block, const Tensor& input,
                                const Tensor& output, model::Chunk::Saved& saved) const {
-  const model::Chunk::Inputs inputs{memory_.microbatch(pass(shape)), {block.tokens, block.targets}, loss_sums_};
+  model::Chunk::Inputs inputs{memory_.microbatch(pass(shape)), block.inputs, loss_sums_};
+  inputs.microbatch.lengths = block.inputs.lengths;
   const model::Chunk& own = memory_.chunk(chunk);
   if (own.range().head)
-    own.score(ex, inputs, input, {block.rows, block.losses, block.best_ids}, saved);
+    own.infer(ex, inputs, input, block.results, saved);
   else
     own.forward(ex, inputs, input, output, saved, nullptr);
 }
@@ -189,43 +206,48 @@ void InferenceModel::reduce_grads(Exec& /*ex*/) {
   throw InternalError("[InferenceModel] reduce_grads: a forward-only schedule has none");
 }
 
-void InferenceModel::fill_block(const Round& round, std::span<const Passage> passages, int microbatch) {
+void InferenceModel::fill_block(const Round& round, const Samples& samples, int microbatch) {
   std::byte* const host = config_.device == Device::cpu ? round_.data() : host_round_.data();
-  const Block to = block(host, round.shape, microbatch);
-  const auto tokens = to.tokens.span<std::int32_t>(), targets = to.targets.span<std::int32_t>(),
-             rows = to.rows.span<std::int32_t>();
-  // Attention is causal: zeros after the last token cannot change what comes before.
-  std::ranges::fill(tokens, 0);
-  std::ranges::fill(targets, model::kNoTarget);
-  std::ranges::fill(rows, -1);
+  const Index bytes = input_bytes(round.shape), count = batch(round.shape);
+  const model::Batch to = layout(round.shape).on_host({host + microbatch * bytes, static_cast<std::size_t>(bytes)});
+  for (const std::span<std::int32_t> ids : {to.tokens, to.types, to.lengths}) std::ranges::fill(ids, 0);
+  for (const std::span<std::int32_t> none : {to.targets, to.rows, to.labels}) std::ranges::fill(none, model::kNoTarget);
+  const auto tokens = static_cast<std::size_t>(round.shape.tokens), rows = static_cast<std::size_t>(round.shape.rows);
   for (const Placed& one : placed(round, mesh_.dp_rank())) {
     if (one.microbatch != microbatch) continue;
-    const Passage& passage = passages[static_cast<std::size_t>(one.passage)];
-    const Index first_token = one.sample * round.shape.tokens, first_row = one.sample * round.shape.rows;
-    std::ranges::copy(passage.ids.first(static_cast<std::size_t>(passage.inputs())), tokens.begin() + first_token);
-    for (Index i = 0; i < passage.targets(); ++i) {
-      const auto row = static_cast<std::size_t>(first_row + i);
-      rows[row] = static_cast<std::int32_t>(first_token + passage.first_target - 1 + i);
-      targets[row] = passage.ids[static_cast<std::size_t>(passage.first_target + i)];
-    }
+    const auto place = static_cast<std::size_t>(one.place);
+    const std::span<std::int32_t> asked = to.rows.subspan(place * rows, rows);
+    std::int32_t length = 0, label = model::kNoTarget;
+    samples.fill(one.sample, {.tokens = to.tokens.subspan(place * tokens, tokens),
+                              .types = to.types.empty() ? to.types : to.types.subspan(place * tokens, tokens),
+                              .rows = asked,
+                              .targets = to.targets.subspan(place * rows, rows),
+                              .length = length,
+                              .label = label});
+    for (std::int32_t& row : asked)
+      if (row >= 0) row += static_cast<std::int32_t>(place * tokens);
+    if (!to.lengths.empty()) to.lengths[place] = length;
+    if (!to.labels.empty()) to.labels[place] = label;
   }
+  for (std::size_t sample = 0; sample < to.labels.size(); ++sample)  // the first row of each
+    to.rows[static_cast<std::size_t>(count) * rows + sample] = static_cast<std::int32_t>(sample * tokens);
 }
 
 std::vector<InferenceModel::Placed> InferenceModel::placed(const Round& round, int dp_rank) const {
   std::vector<Placed> own;
   const Index dp = mesh_.dp.size(), batch = this->batch(round.shape);
-  for (std::size_t k = 0; k < round.passages.size(); ++k) {
+  for (std::size_t k = 0; k < round.samples.size(); ++k) {
     const Index number = static_cast<Index>(k), in_order = number / batch;
-    if (in_order % dp == dp_rank) own.push_back({round.passages[k], static_cast<int>(in_order / dp), number % batch});
+    if (in_order % dp == dp_rank) own.push_back({round.samples[k], static_cast<int>(in_order / dp), number % batch});
   }
   return own;
 }
 
-void InferenceModel::run(const Round& round, std::span<const Passage> passages) {
+void InferenceModel::run(const Round& round, const Samples& samples) {
   const comm::HostWait waiting(world_);
   world_.check_health();
   running_ = round.shape;
-  for (int microbatch = 0; microbatch < round.microbatches; ++microbatch) fill_block(round, passages, microbatch);
+  for (int microbatch = 0; microbatch < round.microbatches; ++microbatch) fill_block(round, samples, microbatch);
   const Index in = max_microbatches() * input_bytes(round.shape);
   if (config_.device != Device::cpu) ex_->copy(round_.data(), host_round_.data(), in);
   executor_->change(schedule(round.microbatches), memory_.message(pass(round.shape)).shape());
@@ -235,66 +257,79 @@ void InferenceModel::run(const Round& round, std::span<const Passage> passages) 
   world_.wait_for(*ex_);
 }
 
-std::vector<double> InferenceModel::own_scores(const Round& round, std::span<const Passage> passages) {
-  std::byte* const host = config_.device == Device::cpu ? round_.data() : host_round_.data();
-  std::vector<double> scores;
-  for (const Placed& one : placed(round, mesh_.dp_rank())) {
-    const Block from = block(host, round.shape, one.microbatch);
-    const Index first = one.sample * round.shape.rows;
-    const Index targets = passages[static_cast<std::size_t>(one.passage)].targets();
-    dispatch_wide(from.losses.dtype(), "InferenceModel", [&]<class T>() {
-      const auto losses = from.losses.rows(first, targets).span<T>();
-      scores.insert(scores.end(), losses.begin(), losses.end());
-    });
-    if (config_.best_ids != BestIds::asked) continue;
-    const auto ids = from.best_ids.rows(first, targets).span<std::int32_t>();
-    scores.insert(scores.end(), ids.begin(), ids.end());
-  }
-  return scores;
+Index InferenceModel::numbers_of(const AskedResult& asked, const Samples& samples, Index sample) {
+  return asked.width * (nn::row_of(asked.result).of == nn::ResultOf::row ? samples.rows(sample) : 1);
 }
 
-void InferenceModel::deliver(const Round& round, std::span<const Passage> passages, const Take& take) {
+std::vector<double> InferenceModel::own_numbers(const Round& round, const Samples& samples) {
+  std::byte* const host = config_.device == Device::cpu ? round_.data() : host_round_.data();
+  std::vector<double> numbers;
+  for (const Placed& one : placed(round, mesh_.dp_rank())) {
+    const Block from = block(host, round.shape, one.microbatch);
+    for (const AskedResult& asked : config_.results) {
+      const nn::ResultRow& row = nn::row_of(asked.result);
+      const Tensor& all = from.results.*row.tensor;
+      const Index first = one.place * asked.width * (row.of == nn::ResultOf::row ? round.shape.rows : 1);
+      const auto add = [&]<class T>() {
+        const std::span<const T> some = all.span<T>().subspan(
+            static_cast<std::size_t>(first), static_cast<std::size_t>(numbers_of(asked, samples, one.sample)));
+        for (const T value : some) numbers.push_back(converted<double>(value));
+      };
+      if (row.dtype == nn::ResultDType::id)
+        add.operator()<std::int32_t>();
+      else
+        dispatch_float(all.dtype(), "InferenceModel", add);
+    }
+  }
+  return numbers;
+}
+
+void InferenceModel::deliver(const Round& round, const Samples& samples, const TakeNumbers& take) {
   Exec host;
   const comm::Group& all = world_.all();
   std::vector<double> own;
-  if (is_owner()) own = own_scores(round, passages);
+  if (is_owner()) own = own_numbers(round, samples);
   if (world_.rank() != 0) {
     if (!own.empty())
       comm::send(host, all, Tensor(own.data(), {static_cast<Index>(own.size())}, DType::f64), 0).wait(host);
     return;
   }
-  const Index of_target = config_.best_ids == BestIds::asked ? 2 : 1;
   for (int dp_rank = 0; dp_rank < mesh_.dp.size(); ++dp_rank) {
     const std::vector<Placed> theirs = placed(round, dp_rank);
     const int owner = owners_[static_cast<std::size_t>(dp_rank)];
     Index count = 0;
-    for (const Placed& one : theirs) count += of_target * passages[static_cast<std::size_t>(one.passage)].targets();
-    if (count == 0) continue;
-    std::vector<double> scores = owner == 0 ? own : std::vector<double>(static_cast<std::size_t>(count));
-    if (owner != 0) comm::recv(host, all, Tensor(scores.data(), {count}, DType::f64), owner).wait(host);
-    auto next = scores.begin();
+    for (const Placed& one : theirs)
+      for (const AskedResult& asked : config_.results) count += numbers_of(asked, samples, one.sample);
+    if (count == 0 && theirs.empty()) continue;
+    std::vector<double> numbers = owner == 0 ? own : std::vector<double>(static_cast<std::size_t>(count));
+    if (owner != 0 && count > 0) comm::recv(host, all, Tensor(numbers.data(), {count}, DType::f64), owner).wait(host);
+    auto next = numbers.begin();
     for (const Placed& one : theirs) {
-      PassageScore score;
-      const auto targets = passages[static_cast<std::size_t>(one.passage)].targets();
-      for (Index i = 0; i < targets; ++i) {
-        if (!std::isfinite(*next))
-          throw NonFiniteError(str("[passage ", one.passage, "] the loss of target ", i, " = ", *next,
-                                   ": must be finite; the parameters may be broken, or --precision too narrow"));
-        score.log_probabilities.push_back(-*next++);
+      SampleNumbers of_sample;
+      for (const AskedResult& asked : config_.results) {
+        const auto end = next + numbers_of(asked, samples, one.sample);
+        const auto bad = std::find_if(next, end, [](double number) { return !std::isfinite(number); });
+        if (bad != end)
+          throw NonFiniteError(str("[passage ", one.sample, "] ", nn::row_of(asked.result).name, " ", bad - next, " = ",
+                                   *bad, ": must be finite; the parameters may be broken, or --precision too narrow"));
+        of_sample.of(asked.result).assign(next, end);
+        next = end;
       }
-      for (Index i = 0; of_target == 2 && i < targets; ++i)
-        score.best_ids.push_back(static_cast<std::int32_t>(*next++));
-      take(one.passage, std::move(score));
+      take(one.sample, of_sample);
     }
   }
 }
 
-void InferenceModel::score(std::span<const Passage> passages, const Take& take) {
-  for (const Round& round :
-       make_rounds(passages, config_.model.seq_len, [this](const PassShape& shape) { return round_size(shape); })) {
-    run(round, passages);
-    deliver(round, passages, take);
+void InferenceModel::infer(const Samples& samples, const TakeNumbers& take) {
+  for (const Round& round : make_rounds(samples, [this](const PassShape& shape) { return round_size(shape); })) {
+    run(round, samples);
+    deliver(round, samples, take);
   }
+}
+
+void InferenceModel::score(std::span<const Passage> passages, const Take& take) {
+  infer(PassageSamples(passages, config_.model.seq_len),
+        [&](Index passage, const SampleNumbers& numbers) { take(passage, score_of(numbers)); });
 }
 
 }  // namespace megalith::eval

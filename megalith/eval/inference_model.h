@@ -12,32 +12,24 @@
 
 namespace megalith::eval {
 
-/// Whether the likeliest id at every target is asked for.
-enum class BestIds : std::uint8_t { not_asked, asked };
-
 struct InferenceConfig {
   model::ModelConfig model = {};
   std::vector<Index> stage_layers = {};  ///< layers of every global stage; empty: equal shares
   int chunks = 1, group_size = 0;        ///< of the pipeline's schedule
   DType dtype = DType::f32;              ///< of parameters and activations
   Device device = Device::cpu;
-  Index batch = 1;  ///< passages per microbatch at most; fewer where there are fewer of a shape
-  BestIds best_ids = BestIds::not_asked;
-};
-
-/// The scores of a passage, target by target.
-struct PassageScore {
-  std::vector<double> log_probabilities;  ///< natural logarithms
-  std::vector<std::int32_t> best_ids;     ///< the likeliest ids, ties to the lower one; empty unless asked for
+  Index batch = 1;  ///< samples per microbatch at most; fewer where there are fewer of a shape
+  std::vector<AskedResult> results = {{nn::Result::losses}};
 };
 
 /// One rank of a model for inference: values only, no gradients, moments or dropout, on any grid. Memory is planned for
-/// the shapes of all passages before any is taken. Data-parallel ranks share out the passages, and the pipeline runs
+/// the shapes of all samples before any is taken. Data-parallel ranks share out the samples, and the pipeline runs
 /// its forward-only schedule.
 class InferenceModel final : private pipeline::Stage {
  public:
-  /// Takes no memory. `passages`: the shapes of all that score() will get, and about how many there are of each.
-  InferenceModel(InferenceConfig config, comm::World& world, const comm::Mesh& mesh, const PassCounts& passages);
+  /// Takes no memory. `samples`: the shapes of all that infer() and score() will get, and about how many there are of
+  /// each.
+  InferenceModel(InferenceConfig config, comm::World& world, const comm::Mesh& mesh, const PassCounts& samples);
 
   const InferenceConfig& config() const { return config_; }
   const comm::Mesh& mesh() const { return mesh_; }
@@ -53,20 +45,22 @@ class InferenceModel final : private pipeline::Stage {
   /// As eval::fill_params(). Call it after allocate().
   void fill_params(DType stored, const ReadValues& read);
 
-  /// Called on rank 0: a passage's number, and what is known of it.
+  /// Called on rank 0: a sample's number, and its results.
+  using TakeNumbers = std::function<void(Index sample, const SampleNumbers& numbers)>;
+  /// Samples of the shapes that were planned, the same on all ranks. Returns when rank 0 has the results of all; `take`
+  /// gets those of one round after another. Collective. Communicates per round the numbers of every last stage to rank
+  /// 0, 8 bytes each, between host memories. Throws NonFiniteError for a result that is no number.
+  void infer(const Samples& samples, const TakeNumbers& take);
+
   using Take = std::function<void(Index passage, PassageScore score)>;
-  /// Passages of the shapes that were planned, the same on all ranks. Returns when rank 0 has all scores; `take` gets
-  /// those of one round after another. Collective. Communicates per round the scores of every last stage to rank 0,
-  /// between host memories. Throws NonFiniteError for a probability that is no number.
+  /// The same for passages, of which losses are asked.
   void score(std::span<const Passage> passages, const Take& take);
 
  private:
   /// The inputs and results of a microbatch.
   struct Block {
-    Tensor tokens;         ///< [batch * tokens] i32
-    Tensor targets, rows;  ///< [batch * rows] i32
-    Tensor losses;         ///< [batch * rows] f64 or f32
-    Tensor best_ids;       ///< [batch * rows] i32; undefined unless asked for
+    model::BatchTensors inputs;
+    nn::HeadResults results;
   };
   void set_step_state(Exec& ex, int chunk, int microbatch, int slot) override;
   void forward(Exec& ex, int chunk, int slot, const Tensor& input, const Tensor& output) override;
@@ -75,7 +69,7 @@ class InferenceModel final : private pipeline::Stage {
   [[noreturn]] void gather_params(Exec& ex, int chunk) override;
   [[noreturn]] void reduce_grads(Exec& ex) override;
 
-  /// Passages of a microbatch.
+  /// Samples of a microbatch.
   Index batch(const PassShape& shape) const { return batches_.at(shape); }
   int max_microbatches() const;
   RoundSize round_size(const PassShape& shape) const {
@@ -85,9 +79,13 @@ class InferenceModel final : private pipeline::Stage {
   model::Pass pass(const PassShape& shape) const {
     return {.batch = batch(shape), .seq_len = shape.tokens, .scored = shape.rows};
   }
+  /// Of the inputs of a microbatch: `masked` are the rows that are asked for.
+  model::BatchLayout layout(const PassShape& shape) const;
+  bool has_results_of(nn::ResultOf of) const;
   bool is_owner() const { return mesh_.last_stage() && mesh_.tp_rank() == 0; }
-  Index input_bytes(const PassShape& shape) const;
+  Index input_bytes(const PassShape& shape) const { return layout(shape).bytes(); }
   Index result_bytes(const PassShape& shape) const;
+  nn::HeadResults results(Carver& outs, const PassShape& shape) const;
   /// The size of a round's blocks in device memory: all inputs, then all results, then the sum of losses.
   Index round_bytes() const;
   /// Without `round` tensors have no memory.
@@ -97,19 +95,20 @@ class InferenceModel final : private pipeline::Stage {
   void plan(const PassShape& shape);
   void warm_up();
 
-  void fill_block(const Round& round, std::span<const Passage> passages, int microbatch);
-  void run(const Round& round, std::span<const Passage> passages);
-  /// The numbers of the passages that a data-parallel rank has in a round, with their places in its blocks.
+  void fill_block(const Round& round, const Samples& samples, int microbatch);
+  void run(const Round& round, const Samples& samples);
+  /// The numbers of the samples that a data-parallel rank has in a round, with their places in its blocks.
   struct Placed {
-    Index passage = 0;
-    int microbatch = 0;
     Index sample = 0;
+    int microbatch = 0;
+    Index place = 0;
   };
   std::vector<Placed> placed(const Round& round, int dp_rank) const;
-  /// The scores of this rank's passages, one after another: the loss of every target, then the likeliest ids if asked
-  /// for.
-  std::vector<double> own_scores(const Round& round, std::span<const Passage> passages);
-  void deliver(const Round& round, std::span<const Passage> passages, const Take& take);
+  /// How many numbers a result of a sample has.
+  static Index numbers_of(const AskedResult& asked, const Samples& samples, Index sample);
+  /// The results of this rank's samples, one sample after another.
+  std::vector<double> own_numbers(const Round& round, const Samples& samples);
+  void deliver(const Round& round, const Samples& samples, const TakeNumbers& take);
 
   InferenceConfig config_;
   comm::World& world_;

@@ -1,11 +1,5 @@
 #pragma once
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <span>
-#include <vector>
-
-#include "megalith/base/types.h"
+#include "megalith/eval/samples.h"
 
 namespace megalith::eval {
 
@@ -19,44 +13,29 @@ struct Passage {
   Index targets() const { return static_cast<Index>(ids.size()) - first_target; }
 };
 
-/// The shape of a forward pass, per sample: tokens that the layers read, and rows for which the head makes logits.
-/// Passages are padded to one of few shapes, because every shape has a memory plan.
-struct PassShape {
-  Index tokens = 0, rows = 0;
-  auto operator<=>(const PassShape&) const = default;
+/// Passages as samples of a model that predicts the next token. They must outlive it.
+class PassageSamples final : public Samples {
+ public:
+  /// `max_tokens`: the model's seq_len.
+  PassageSamples(std::span<const Passage> passages, Index max_tokens) : passages_(passages), max_tokens_(max_tokens) {}
+  Index count() const override { return std::ssize(passages_); }
+  PassShape shape(Index sample) const override { return pass_shape(tokens(sample), rows(sample), max_tokens_); }
+  Index tokens(Index sample) const override { return passage(sample).inputs(); }
+  Index rows(Index sample) const override { return passage(sample).targets(); }
+  void fill(Index sample, const SampleInputs& to) const override;
+
+ private:
+  const Passage& passage(Index sample) const { return passages_[static_cast<std::size_t>(sample)]; }
+
+  std::span<const Passage> passages_;
+  Index max_tokens_;
 };
 
-/// The shape of passages of so many inputs and targets. No more tokens than `max_tokens`, the model's seq_len.
-PassShape pass_shape(Index inputs, Index targets, Index max_tokens);
-inline PassShape shape_of(const Passage& passage, Index max_tokens) {
-  return pass_shape(passage.inputs(), passage.targets(), max_tokens);
-}
-
-/// How many passages there are of each shape.
-using PassCounts = std::map<PassShape, Index>;
-
-/// Passages of one shape in a microbatch, at most `most`: as many in each as nearly fills the last one, too, so that
-/// hardly any are padding. `dp` data-parallel ranks share them out.
-Index balanced_batch(Index passages, Index most, int dp);
-
-/// How many passages a round takes: microbatches of `batch` passages on each of `dp` data-parallel ranks.
-struct RoundSize {
-  Index batch = 1;
-  int dp = 1, microbatches = 1;
-  Index passages() const { return batch * dp * microbatches; }
+/// The scores of a passage, target by target.
+struct PassageScore {
+  std::vector<double> log_probabilities;  ///< natural logarithms
+  std::vector<std::int32_t> best_ids;     ///< the likeliest ids, ties to the lower one; empty unless asked for
 };
-
-/// Passages of one shape that go through the pipeline together. Passage k of the round is sample k % batch of
-/// microbatch k / (batch * dp), on data-parallel rank k / batch % dp.
-struct Round {
-  PassShape shape;
-  std::vector<Index> passages;  ///< their numbers
-  int microbatches = 1;
-};
-
-/// Every passage in one round, the longest shapes first, so that a lack of memory shows at once; those of one shape in
-/// their order.
-std::vector<Round> make_rounds(std::span<const Passage> passages, Index max_tokens,
-                               const std::function<RoundSize(const PassShape&)>& size_of);
+PassageScore score_of(const SampleNumbers& numbers);
 
 }  // namespace megalith::eval

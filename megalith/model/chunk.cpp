@@ -200,19 +200,22 @@ Tensor Chunk::token_losses(Exec& ex, const Inputs& inputs, Saved& saved) const {
   return head_->forward(ex, inputs.microbatch, x, head_inputs(inputs), *saved.head);
 }
 
-void Chunk::score(Exec& ex, const Inputs& inputs, const Tensor& input, const RowScores& scores, Saved& saved) const {
+void Chunk::infer(Exec& ex, const Inputs& inputs, const Tensor& input, const nn::HeadResults& results,
+                  Saved& saved) const {
   const Tensor x = body(ex, inputs, input, {}, saved, nullptr);
   ex.set_layer(kOutsideLayers);
-  const Index rows = scores.rows.dim(0);
-  const Tensor chosen = ex.tensor({rows, hidden_size_}, dtype_);
-  ops::permute_rows(ex, {.x = x, .pair_of = scores.rows, .rows = chosen});
-  for (Index begin = 0; begin < rows; begin += kScoredRows) {
-    const Index count = std::min(kScoredRows, rows - begin);
-    const Tensor losses = head_->score(ex, inputs.microbatch, chosen.rows(begin, count),
-                                       {inputs.batch.targets.rows(begin, count), inputs.loss_sums},
-                                       scores.best_ids ? scores.best_ids.rows(begin, count) : Tensor());
-    ops::copy(ex, losses, scores.losses.rows(begin, count));
+  const Tensor& asked = inputs.batch.rows;
+  const Index rows = inputs.batch.targets.dim(0), samples = inputs.microbatch.batch;
+  const Tensor chosen = ex.tensor({asked.dim(0), hidden_size_}, dtype_);
+  ops::permute_rows(ex, {.x = x, .pair_of = asked, .rows = chosen});
+  for (Index begin = 0; begin < rows && nn::has_results(results, nn::ResultOf::row); begin += kRowsOfHead) {
+    const Index count = std::min(kRowsOfHead, rows - begin);
+    head_->infer_rows(ex, inputs.microbatch, chosen.rows(begin, count),
+                      {inputs.batch.targets.rows(begin, count), inputs.loss_sums}, nn::of_rows(results, begin, count));
   }
+  if (!nn::has_results(results, nn::ResultOf::sample)) return;
+  head_->infer_samples(ex, inputs.microbatch, chosen.rows(rows, samples),
+                       {.targets = {}, .loss_sums = inputs.loss_sums, .labels = inputs.batch.labels}, results);
 }
 
 void Chunk::backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, Saved& saved,

@@ -78,15 +78,11 @@ class Chunk {
   /// gradients.
   void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, Saved& saved,
                 optim::ParamExchange* gradients) const;
-  /// What an evaluation requires of the last chunk for R rows of a microbatch, and gets.
-  struct RowScores {
-    Tensor rows;    ///< in   [R] i32, rows of the microbatch; -1: none
-    Tensor losses;  ///< out  [R], f64 for f64, else f32; of the inputs' targets, which here are [R]. 0 where that is -1
-    Tensor best_ids;  ///< out  [R] i32, the likeliest ids; or undefined
-  };
-  /// Evaluation, in the chunk with the head. Its logits are made for these rows only, kScoredRows at a time.
-  void score(Exec& ex, const Inputs& inputs, const Tensor& input, const RowScores& scores, Saved& saved) const;
-  static constexpr Index kScoredRows = 512;
+  /// Inference, in the chunk with the head: overwrites the results that are defined. inputs.batch has rows, R of the
+  /// microbatch (-1: none) and targets [R]; where results about samples are asked for, the first row of each sample
+  /// follows after the R, and labels are read. The head gets these rows only, kRowsOfHead at a time.
+  void infer(Exec& ex, const Inputs& inputs, const Tensor& input, const nn::HeadResults& results, Saved& saved) const;
+  static constexpr Index kRowsOfHead = 512;
 
   /// Evaluation: forward(), with this rank's logits [count, V/tp] after some of the rows instead of losses. Undefined
   /// unless the chunk has the head.

@@ -1,5 +1,7 @@
 #include "megalith/nn/bert_head.h"
 
+#include "megalith/base/error.h"
+#include "megalith/ops/elementwise.h"
 #include "megalith/ops/rows.h"
 
 namespace megalith::nn {
@@ -38,7 +40,7 @@ Tensor BertHead::read_rows(Exec& ex, const Tensor& x, const HeadInputs& inputs) 
 Tensor BertHead::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
                          Saved& saved) const {
   State& state = own(saved);
-  state.normed = norm_ ? norm_->forward(ex, x, state.norm) : x;
+  state.normed = normalized(ex, x, state.norm);
   const Tensor rows = read_rows(ex, state.normed, inputs);
   const Index masked = inputs.targets.dim(0);
   Tensor loss = masked_lm_.forward(ex, microbatch, rows.rows(0, masked), inputs.targets, inputs.loss_sums.rows(0, 1),
@@ -68,6 +70,25 @@ void BertHead::backward(Exec& ex, const Microbatch& microbatch, const HeadInputs
                        .y = own_rows});
   });
   if (norm_) norm_->backward(ex, d_normed, state.norm, {}, dx);
+}
+
+void BertHead::infer_rows(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
+                          const HeadResults& results) const {
+  require_made(results, ResultOf::row, {Result::losses, Result::best_ids, Result::hidden});
+  Norm::Saved norm;
+  const Tensor normed = normalized(ex, x, norm);
+  if (results.hidden) ops::copy(ex, normed, results.hidden);
+  if (results.losses || results.best_ids)
+    masked_lm_.infer(ex, microbatch, normed, inputs.targets, inputs.loss_sums.rows(0, 1), results);
+}
+
+void BertHead::infer_samples(Exec& ex, const Microbatch& /*microbatch*/, const Tensor& x, const HeadInputs& inputs,
+                             const HeadResults& results) const {
+  if (!order_) throw InternalError("[BertHead::infer_samples] bert.order = none: there are no results about samples");
+  require_made(results, ResultOf::sample, {Result::label_losses, Result::class_logits, Result::pooled});
+  Norm::Saved norm;
+  order_->infer(ex, normalized(ex, x, norm),
+                {.labels = inputs.labels, .state = {}, .sums = inputs.loss_sums.rows(0, 1)}, results);
 }
 
 }  // namespace megalith::nn

@@ -42,6 +42,12 @@ class BertHead final : public Head {
                  Saved& saved) const override;
   void backward(Exec& ex, const Microbatch& microbatch, const HeadInputs& inputs, Saved& saved,
                 const GradWithBias& dx) const override;
+  /// Makes losses, best_ids, hidden.
+  void infer_rows(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
+                  const HeadResults& results) const override;
+  /// Makes, of a head for the order, label_losses, class_logits and pooled.
+  void infer_samples(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
+                     const HeadResults& results) const override;
 
  private:
   struct State : Head::Saved {
@@ -51,6 +57,9 @@ class BertHead final : public Head {
     Tensor normed;  ///< [O, H]
   };
   static State& own(Saved& saved) { return static_cast<State&>(saved); }
+  Tensor normalized(Exec& ex, const Tensor& x, Norm::Saved& saved) const {
+    return norm_ ? norm_->forward(ex, x, saved) : x;
+  }
   Tensor read_rows(Exec& ex, const Tensor& x, const HeadInputs& inputs) const;
 
   TensorParallel tp_;

@@ -1,7 +1,9 @@
 #pragma once
+#include <initializer_list>
 #include <memory>
 #include <string_view>
 
+#include "megalith/nn/head_results.h"
 #include "megalith/nn/linear.h"
 
 namespace megalith::nn {
@@ -41,13 +43,21 @@ class Head {
   /// The loss of every target [T] or [N], 0 where it has none. Adds the sums to inputs.loss_sums.
   virtual Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
                          Saved& saved) const = 0;
-  /// The same for an evaluation of a language model, which also needs the likeliest id of every row: best_ids [T] i32
-  /// is overwritten, unless it is undefined. Throws InternalError for other heads.
-  virtual Tensor score(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
-                       const Tensor& best_ids) const;
+  /// Inference on rows of the stream, which all lie on this rank: x [R, H] -> the results about rows that are defined,
+  /// which are overwritten. Reads inputs.targets [R]; adds to inputs.loss_sums, which then mean nothing. Throws
+  /// InternalError for results that the head does not make.
+  virtual void infer_rows(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
+                          const HeadResults& results) const;
+  /// The same about samples, from the first row of each: x [B, H]. Reads inputs.labels [B].
+  virtual void infer_samples(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
+                             const HeadResults& results) const;
   /// Overwrites dx [O, H] and adds to its bias_grad. Adds to the gradients of the head's parameters.
   virtual void backward(Exec& ex, const Microbatch& microbatch, const HeadInputs& inputs, Saved& saved,
                         const GradWithBias& dx) const = 0;
+
+ protected:
+  /// Throws InternalError if another result about rows, or about samples, is asked for than those made.
+  static void require_made(const HeadResults& results, ResultOf of, std::initializer_list<Result> made);
 };
 
 }  // namespace megalith::nn

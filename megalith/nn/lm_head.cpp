@@ -1,15 +1,24 @@
 #include "megalith/nn/lm_head.h"
 
 #include "megalith/nn/vocab_parallel_argmax.h"
+#include "megalith/ops/elementwise.h"
 #include "megalith/ops/matmul.h"
 
 namespace megalith::nn {
 
 Tensor LmHead::outputs(Exec& ex, const Tensor& x, Saved& saved) const {
   State& state = own(saved);
+  normalize(ex, x, state);
+  return logits(ex, state);
+}
+
+void LmHead::normalize(Exec& ex, const Tensor& x, State& state) const {
   state.normed = norm_ ? norm_->forward(ex, x, state.norm) : x;
+}
+
+Tensor LmHead::logits(Exec& ex, const State& state) const {
   TensorParallel::InRegion in_region = tp_.to_region(ex, state.normed, kWholeMicrobatch);
-  Tensor logits = ex.tensor({in_region.x.dim(0), table_.value.dim(0)}, x.dtype());
+  Tensor logits = ex.tensor({in_region.x.dim(0), table_.value.dim(0)}, state.normed.dtype());
   in_region.messages.wait(ex);
   ops::matmul(ex, {.a = in_region.x, .b = table_.value, .c = logits, .transpose_b = ops::Transpose::yes});
   return logits;
@@ -21,12 +30,18 @@ Tensor LmHead::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, 
   return cross_entropy_.forward(ex, microbatch, logits, inputs.targets, inputs.loss_sums, own(saved).loss);
 }
 
-Tensor LmHead::score(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
-                     const Tensor& best_ids) const {
+void LmHead::infer_rows(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
+                        const HeadResults& results) const {
+  require_made(results, ResultOf::row, {Result::losses, Result::best_ids, Result::hidden});
   State state;
-  const Tensor logits = outputs(ex, x, state);
-  if (best_ids) vocab_parallel_argmax(ex, vocab_, tp_.group(), logits, best_ids);
-  return cross_entropy_.forward(ex, microbatch, logits, inputs.targets, inputs.loss_sums, state.loss);
+  normalize(ex, x, state);
+  if (results.hidden) ops::copy(ex, state.normed, results.hidden);
+  if (!results.losses && !results.best_ids) return;
+  const Tensor logits = this->logits(ex, state);
+  if (results.best_ids) vocab_parallel_argmax(ex, vocab_, tp_.group(), logits, results.best_ids);
+  if (!results.losses) return;
+  ops::copy(ex, cross_entropy_.forward(ex, microbatch, logits, inputs.targets, inputs.loss_sums, state.loss),
+            results.losses);
 }
 
 void LmHead::backward(Exec& ex, const Microbatch& microbatch, const HeadInputs& inputs, Saved& saved,

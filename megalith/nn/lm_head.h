@@ -25,8 +25,9 @@ class LmHead final : public Head {
   Tensor outputs(Exec& ex, const Tensor& x, Saved& saved) const override;
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
                  Saved& saved) const override;
-  Tensor score(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
-               const Tensor& best_ids) const override;
+  /// Makes losses, best_ids, hidden.
+  void infer_rows(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
+                  const HeadResults& results) const override;
   void backward(Exec& ex, const Microbatch& microbatch, const HeadInputs& inputs, Saved& saved,
                 const GradWithBias& dx) const override;
 
@@ -37,6 +38,8 @@ class LmHead final : public Head {
     Tensor normed;  ///< [O, H]
   };
   static State& own(Saved& saved) { return static_cast<State&>(saved); }
+  void normalize(Exec& ex, const Tensor& x, State& state) const;
+  Tensor logits(Exec& ex, const State& state) const;
 
   VocabShard vocab_;
   TensorParallel tp_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megalith/nn/vocab_parallel_argmax.h"
 #include "megalith/ops/elementwise.h"
 
 namespace megalith::nn {
@@ -29,7 +30,8 @@ void MaskedLmHead::declare(std::vector<ParamSpec>& specs, const Spec& spec, cons
 
 MaskedLmHead::MaskedLmHead(const Spec& spec, const VocabShard& vocab, const comm::Group& tp, ParamSet& params,
                            Param& table)
-    : tp_(tp),
+    : vocab_(vocab),
+      tp_(tp),
       gelu_(spec.gelu),
       dense_(spec.name + ".dense", params),
       norm_(norm_of(spec), params),
@@ -37,17 +39,30 @@ MaskedLmHead::MaskedLmHead(const Spec& spec, const VocabShard& vocab, const comm
       bias_(params.at(spec.name + ".bias")),
       cross_entropy_(vocab, tp) {}
 
-Tensor MaskedLmHead::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets,
-                             const Tensor& loss_sum, Saved& saved) const {
+Tensor MaskedLmHead::logits(Exec& ex, const Tensor& x, Saved& saved) const {
   saved.x = x;
   saved.z = dense_.multiply(ex, x);
   const Tensor activated = ex.tensor_like(saved.z);
   ops::bias_gelu(ex, {.x = saved.z, .bias = dense_.bias().value, .y = activated, .form = gelu_});
   const Tensor normed = norm_.forward(ex, activated, saved.norm);
-  const Tensor logits = ex.tensor({x.dim(0), table_.value.dim(0)}, x.dtype());
+  Tensor logits = ex.tensor({x.dim(0), table_.value.dim(0)}, x.dtype());
   ops::matmul(ex, {.a = normed, .b = table_.value, .c = logits, .transpose_b = ops::Transpose::yes});
   ops::add_bias(ex, logits, bias_.value);
-  return cross_entropy_.forward(ex, microbatch, logits, targets, loss_sum, saved.loss);
+  return logits;
+}
+
+Tensor MaskedLmHead::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets,
+                             const Tensor& loss_sum, Saved& saved) const {
+  return cross_entropy_.forward(ex, microbatch, logits(ex, x, saved), targets, loss_sum, saved.loss);
+}
+
+void MaskedLmHead::infer(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets,
+                         const Tensor& loss_sum, const HeadResults& results) const {
+  Saved saved;
+  const Tensor logits = this->logits(ex, x, saved);
+  if (results.best_ids) vocab_parallel_argmax(ex, vocab_, tp_, logits, results.best_ids);
+  if (results.losses)
+    ops::copy(ex, cross_entropy_.forward(ex, microbatch, logits, targets, loss_sum, saved.loss), results.losses);
 }
 
 void MaskedLmHead::backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,

@@ -34,14 +34,20 @@ class MaskedLmHead {
                       const StreamSpec& stream, const comm::Group& tp);
   MaskedLmHead(const Spec& spec, const VocabShard& vocab, const comm::Group& tp, ParamSet& params, Param& table);
 
+  /// This rank's logits [N, V/tp]; those of padding columns are products with their zero rows.
+  Tensor logits(Exec& ex, const Tensor& x, Saved& saved) const;
   /// targets [N] i32 or -1. Returns the loss of each [N], and adds their sum to loss_sum [1] f64.
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets, const Tensor& loss_sum,
                  Saved& saved) const;
+  /// Overwrites losses and best_ids of the results, where they are defined. loss_sum [1] f64: work space.
+  void infer(Exec& ex, const Microbatch& microbatch, const Tensor& x, const Tensor& targets, const Tensor& loss_sum,
+             const HeadResults& results) const;
   /// Overwrites dx [N, H], the same on all ranks of tp. Adds to the gradients of all parameters.
   void backward(Exec& ex, const Microbatch& microbatch, const Tensor& targets, const Saved& saved,
                 const Tensor& dx) const;
 
  private:
+  VocabShard vocab_;
   comm::Group tp_;
   ops::GeluForm gelu_;
   ReplicatedLinear dense_;

@@ -16,11 +16,16 @@ void OrderHead::declare(std::vector<ParamSpec>& specs, const std::string& name, 
 OrderHead::OrderHead(const std::string& name, ParamSet& params)
     : pooler_(name + "pooler", params), classes_(name + "order", params) {}
 
+Tensor OrderHead::pool(Exec& ex, const Tensor& x) const {
+  Tensor pooled = pooler_.forward(ex, x);
+  ops::tanh_forward(ex, pooled, pooled);
+  return pooled;
+}
+
 void OrderHead::forward(Exec& ex, const Tensor& x, const Inputs& inputs, Saved& saved) const {
   const Index samples = x.dim(0);
   saved.x = x;
-  saved.pooled = pooler_.forward(ex, x);
-  ops::tanh_forward(ex, saved.pooled, saved.pooled);
+  saved.pooled = pool(ex, x);
   saved.d_logits = classes_.forward(ex, saved.pooled);
   const Tensor best = ex.tensor({samples, 2}, DType::f64), ids = ex.tensor({samples}, DType::i32);
   ops::argmax(ex, {.logits = saved.d_logits, .best = best, .vocab_size = kClasses});
@@ -31,6 +36,21 @@ void OrderHead::forward(Exec& ex, const Tensor& x, const Inputs& inputs, Saved& 
                           .step_state = inputs.state,
                           .loss = ex.tensor({samples}, statistics_dtype(x.dtype())),
                           .loss_sum = inputs.sums.rows(0, 1),
+                          .vocab_size = kClasses});
+}
+
+void OrderHead::infer(Exec& ex, const Tensor& x, const Inputs& inputs, const HeadResults& results) const {
+  const Tensor pooled = pool(ex, x);
+  if (results.pooled) ops::copy(ex, pooled, results.pooled);
+  if (!results.class_logits && !results.label_losses) return;
+  const Tensor logits = classes_.forward(ex, pooled);
+  if (results.class_logits) ops::copy(ex, logits, results.class_logits);
+  if (!results.label_losses) return;
+  ops::cross_entropy(ex, {.logits = logits,
+                          .targets = inputs.labels,
+                          .step_state = {},
+                          .loss = results.label_losses,
+                          .loss_sum = inputs.sums,
                           .vocab_size = kClasses});
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include "megalith/nn/head_results.h"
 #include "megalith/nn/microbatch.h"
 #include "megalith/nn/replicated_linear.h"
 #include "megalith/nn/sublayer_spec.h"
@@ -27,10 +28,15 @@ class OrderHead {
   };
   /// x [B, H].
   void forward(Exec& ex, const Tensor& x, const Inputs& inputs, Saved& saved) const;
+  /// Overwrites label_losses, class_logits and pooled of the results, where they are defined. inputs.sums [1] f64: work
+  /// space.
+  void infer(Exec& ex, const Tensor& x, const Inputs& inputs, const HeadResults& results) const;
   /// Overwrites dx [B, H]. Adds to the gradients of all parameters; `write` as Microbatch::weight_grads.
   void backward(Exec& ex, const Saved& saved, const Tensor& dx, ops::Write write) const;
 
  private:
+  Tensor pool(Exec& ex, const Tensor& x) const;
+
   ReplicatedLinear pooler_, classes_;
 };
 

@@ -16,6 +16,7 @@ namespace megalith::eval {
 namespace {
 
 constexpr Index kSeqLen = 70, kVocab = 61;
+const std::vector<AskedResult> kLossesAndIds = {{nn::Result::losses}, {nn::Result::best_ids}};
 
 struct Grid {
   int tp = 1, pp = 1, dp = 1, chunks = 1;
@@ -76,7 +77,7 @@ struct Questions {
       texts.push_back(some_ids(length, seed));
       passages.push_back({texts.back(), seed % 3 == 0 ? 1 : length - 1 - seed % 2 * (length > 2 ? 1 : 0)});
     }
-    for (const Passage& passage : passages) ++counts[shape_of(passage, kSeqLen)];
+    counts = count_shapes(PassageSamples(passages, kSeqLen));
   }
 };
 
@@ -131,7 +132,7 @@ TEST_P(InferenceGrid, MatchesOneRank) {
   const Questions questions;
   for (const model::ModelConfig& model : {small_model(), small_model(model::llama_defaults())}) {
     for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-12}, {DType::f32, 1e-6}}) {
-      const InferenceConfig config{.dtype = dtype, .batch = 3, .best_ids = BestIds::asked};
+      const InferenceConfig config{.dtype = dtype, .batch = 3, .results = kLossesAndIds};
       const Answers want = ask({}, model, questions, config), got = ask(GetParam(), model, questions, config);
       EXPECT_LT(largest_difference(got, want), tolerance) << model.family << ", " << name_of(dtype);
       for (std::size_t i = 0; i < want.scores.size(); ++i)
@@ -170,7 +171,7 @@ TEST(InferenceModel, EveryPassageScoresAsAlone) {
 TEST(InferenceModel, BestIdsAreThoseOfTheLogits) {
   const Questions questions;
   const Answers got =
-      ask({.tp = 2}, small_model(), questions, {.dtype = DType::f64, .batch = 2, .best_ids = BestIds::asked});
+      ask({.tp = 2}, small_model(), questions, {.dtype = DType::f64, .batch = 2, .results = kLossesAndIds});
   comm::run_ranks(1, [&](comm::World& world) {
     WholeModel whole(small_model(), comm::make_mesh(world, grid::resolve({})), DType::f64);
     whole.fill_params(read_values);
@@ -301,12 +302,13 @@ TEST(Passages, RoundsHaveEachPassageOnce) {
   const RoundSize size{.batch = 2, .dp = 2, .microbatches = 2};
   std::set<Index> seen;
   PassShape before{kSeqLen + 1, 0};
-  for (const Round& round : make_rounds(questions.passages, kSeqLen, [&](const PassShape&) { return size; })) {
+  for (const Round& round :
+       make_rounds(PassageSamples(questions.passages, kSeqLen), [&](const PassShape&) { return size; })) {
     EXPECT_LE(round.shape, before) << "the longest first";
     before = round.shape;
-    EXPECT_LE(static_cast<Index>(round.passages.size()), size.passages());
-    EXPECT_EQ(round.microbatches, ceil_div(static_cast<Index>(round.passages.size()), Index{4}));
-    for (const Index passage : round.passages) EXPECT_TRUE(seen.insert(passage).second);
+    EXPECT_LE(std::ssize(round.samples), size.samples());
+    EXPECT_EQ(round.microbatches, ceil_div(Index{std::ssize(round.samples)}, Index{4}));
+    for (const Index passage : round.samples) EXPECT_TRUE(seen.insert(passage).second);
   }
   EXPECT_EQ(seen.size(), questions.passages.size());
 }
