@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int32_t kBertIds = 60;
 
-data::BertSamples small_bert_samples() {
+data::BertSamples small_bert_samples(data::SentenceOrder order = data::SentenceOrder::sop) {
   data::SentenceText text;
   for (int document = 0; document < 7; ++document) {
     for (int sentence = 0; sentence < 5; ++sentence) {
@@ -25,7 +25,7 @@ data::BertSamples small_bert_samples() {
     vocabulary.is_special.push_back(id < 5);
     vocabulary.starts_word.push_back(true);
   }
-  return {data::memory_sentences("text", std::move(text)), {0, 7}, vocabulary, {.seq_len = 20}, 1234};
+  return {data::memory_sentences("text", std::move(text)), {0, 7}, vocabulary, {.seq_len = 20, .order = order}, 1234};
 }
 
 /// A block of inputs of `samples` samples, and its views.
@@ -91,6 +91,41 @@ TEST(RunBatches, RowsOfBertPointAtMaskedTokensAndFirstOnes) {
   EXPECT_EQ(counts[2], 4);
 }
 
+TEST(RunBatches, OfEveryOrderAreThoseOfTheSet) {
+  for (const auto order : {data::SentenceOrder::sop, data::SentenceOrder::nsp, data::SentenceOrder::none}) {
+    SCOPED_TRACE(data::kSentenceOrderNames[static_cast<std::size_t>(order)]);
+    const bool is_pair = order != data::SentenceOrder::none;
+    const data::BertSamples samples = small_bert_samples(order);
+    const data::BertTrainingSet set({{samples, 1}}, 5);
+    model::ModelConfig model = small_bert();
+    model.bert.order = order;
+    BatchBlock inputs(model, 12);
+    const model::Batch batch = inputs.batch();
+    train::BertTrainBatches(set).fill(3, 12, batch);
+    ASSERT_EQ(batch.labels.size(), is_pair ? 12U : 0U);
+    ASSERT_EQ(batch.rows.size(), 24 + batch.labels.size());
+    std::vector<std::int32_t> tokens(20), types(20), places(2), targets(2);
+    int second = 0, of_class_1 = 0;
+    for (std::size_t i = 0; i < 12; ++i) {
+      data::BertSample want{.tokens = tokens, .types = types, .places = places, .targets = targets};
+      set.make(3 + static_cast<Index>(i), want);
+      EXPECT_TRUE(std::ranges::equal(batch.tokens.subspan(20 * i, 20), tokens)) << i;
+      EXPECT_TRUE(std::ranges::equal(batch.types.subspan(20 * i, 20), types)) << i;
+      EXPECT_TRUE(std::ranges::equal(batch.targets.subspan(2 * i, 2), targets)) << i;
+      EXPECT_EQ(batch.lengths[i], want.length) << i;
+      for (std::size_t k = 0; k < 2; ++k)
+        EXPECT_EQ(batch.rows[2 * i + k], places[k] < 0 ? -1 : static_cast<std::int32_t>(20 * i) + places[k]) << i;
+      EXPECT_EQ(batch.row_of[20 * i], is_pair ? static_cast<std::int32_t>(24 + i) : -1) << i;
+      second += static_cast<int>(std::ranges::count(types, 1));
+      if (!is_pair) continue;
+      EXPECT_EQ(batch.labels[i], want.label) << i;
+      of_class_1 += want.label;
+    }
+    EXPECT_EQ(second > 0, is_pair);
+    EXPECT_EQ(of_class_1 > 0 && of_class_1 < 12, is_pair);
+  }
+}
+
 TEST(RunBatches, RanksInTheMiddleGetTheLengths) {
   const data::BertSamples samples = small_bert_samples();
   const data::BertTrainingSet set({{samples, 1}}, 5);
@@ -116,6 +151,10 @@ TEST(RunBatches, HeldOutOnesGoOnWithoutALoss) {
   EXPECT_EQ(counts[1], 1);
   EXPECT_EQ(batch.lengths[1], 0);
   EXPECT_EQ(batch.labels[3], model::kNoTarget);
+  std::vector<std::int32_t> tokens(20), types(20), places(2), targets(2);
+  data::BertSample last{.tokens = tokens, .types = types, .places = places, .targets = targets};
+  samples.make(0, samples.count() - 1, last);
+  EXPECT_TRUE(std::ranges::equal(batch.tokens.first(20), tokens)) << "as in epoch 0";
 }
 
 }  // namespace
