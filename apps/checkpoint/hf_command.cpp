@@ -35,6 +35,7 @@ config::RunPlan imported_plan(const model::ModelConfig& m, const std::string& to
   c.source = folder.string();
   c.model = described.as_config().model;
   c.moe = described.as_config().moe;
+  if (m.is_bert()) c.bert.order = described.as_config().bert.order;
   c.model.padded_vocab_size.reset();
   c.train.steps = 0;
   c.data.tokenizer = tokenizer;
@@ -46,10 +47,11 @@ void import_hf(const HfOptions& options) {
   const std::shared_ptr<io::Fs> fs = rank_fs(0);
   const io::Path out = options.to;
   const convert::HfModel hf = convert::read_hf_config(*fs, options.from);
-  convert::HfReader reader(*fs, options.from, hf);
-  reader.check_tensors();
   const ImportedTokenizer vocabulary = find_tokenizer(*fs, options.from, hf.config);
   const config::RunPlan plan = imported_plan(hf.config, vocabulary.name, options.from);
+  convert::HfReader reader(*fs, options.from, hf, plan.train.seed);
+  reader.check_tensors();
+  if (const std::string heads = reader.warning(); !heads.empty()) log::warning(heads);
   train::DataIdentity identity;  // unknown
   if (const auto& tokenizer = vocabulary.tokenizer) {
     identity = {.tokenizer = tokenizer->content_hash(),
@@ -91,11 +93,12 @@ std::shared_ptr<const tokenizer::Tokenizer> exported_tokenizer(io::Fs& fs, const
 
 /// Writes all files of the export into a folder that is not published yet. Returns whether it has a tokenizer.
 bool fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, const ReadValues& read) {
-  auto end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1;
+  convert::HfExport exported{.end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1};
   const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
   const auto tokenizer = exported_tokenizer(fs, plan, vocabulary);
   if (tokenizer != nullptr) {
-    end_of_document = tokenizer->end_of_document();
+    exported.end_of_document = tokenizer->end_of_document();
+    exported.padding = tokenizer->special(tokenizer::Special::pad);
     const tokenizer::VocabularyFiles files = tokenizer::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary);
     convert::export_hf_tokenizer(fs, staging,
                                  {.tokenizer = *tokenizer,
@@ -103,7 +106,7 @@ bool fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, cons
                                   .family = convert::hf_family_for(plan.model),
                                   .seq_len = plan.model.seq_len});
   }
-  convert::export_hf(fs, staging, {plan.model, plan.train.policy().master, read}, {.end_of_document = end_of_document});
+  convert::export_hf(fs, staging, {plan.model, plan.train.policy().master, read}, exported);
   fs.sync_dir(staging);
   return tokenizer != nullptr;
 }
@@ -115,7 +118,7 @@ void export_hf(const HfOptions& options) {
   std::string architecture;
   bool has_tokenizer = false;
   use_saved_model(*fs, options.from, [&](const config::RunPlan& plan, const ReadValues& read) {
-    architecture = convert::architecture_of(convert::hf_family_for(plan.model));
+    architecture = convert::architecture_of(convert::hf_family_for(plan.model), plan.model);
     const io::Path staging = target.string() + io::temporary_suffix();
     fs->make_dir(staging);
     try {
@@ -150,7 +153,8 @@ void add_hugging_face(CLI::App& checkpoint_command) {
            "Make a checkpoint of a Hugging Face model, to generate from or to train on (train.init)",
            "folder with config.json and *.safetensors", import_hf);
   add_leaf(checkpoint_command, "export-hf",
-           "Write a checkpoint's model and tokenizer so that AutoModelForCausalLM and AutoTokenizer load them",
+           "Write a checkpoint's model and tokenizer so that transformers loads them (AutoModelForCausalLM, of BERT "
+           "AutoModelForPreTraining; AutoTokenizer)",
            "step folder, folder of steps, or OUT of a run", export_hf);
 }
 

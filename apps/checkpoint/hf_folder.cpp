@@ -1,9 +1,11 @@
 #include "apps/checkpoint/hf_folder.h"
 
+#include <optional>
 #include <vector>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/convert/hf_config.h"
 #include "megalith/io/save_protocol.h"
 #include "megalith/tokenizer/vocabulary_files.h"
 
@@ -12,10 +14,32 @@ namespace {
 
 constexpr Index kBytes = 256;  // the vocabulary of the byte tokenizer
 
+/// Whether BERT's tokenizer of a folder lowers letters: by tokenizer_config.json, else by tokenizer.json, else as the
+/// library's class does. Throws InputError for options that vocab.txt is not read with here.
+bool lowers_letters(io::Fs& fs, const io::Path& folder) {
+  constexpr const char* kLowered = "do_lower_case";
+  std::optional<bool> lowered;
+  if (const io::Path file = folder / "tokenizer.json"; fs.exists(file)) {
+    const convert::HfConfig whole(fs, file);
+    if (whole.has("normalizer") && whole.object("normalizer").has("lowercase"))
+      lowered = whole.object("normalizer").flag_or("lowercase", true);
+  }
+  const io::Path file = folder / "tokenizer_config.json";
+  if (!fs.exists(file)) return lowered.value_or(true);
+  const convert::HfConfig options(fs, file);
+  const bool is_lowered = options.flag_or(kLowered, lowered.value_or(true));
+  if (fs.exists(folder / "vocab.txt")) {
+    options.expect_or_null("strip_accents", is_lowered, str("must be null or that of ", kLowered));
+    options.expect_or_null("tokenize_chinese_chars", true, "must be true");
+  }
+  return is_lowered;
+}
+
 /// Tokenizers that the folder may have, the likeliest first.
 std::vector<std::string> possible_tokenizers(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model) {
   if (model.vocab_size == kBytes) return {"byte"};
   if (model.family == "gpt2") return {"gpt2"};
+  if (model.is_bert()) return {lowers_letters(fs, folder) ? "bert-uncased" : "bert-cased"};
   if (!fs.exists(folder / "tokenizer.model")) return {"bpe"};
   if (!fs.exists(folder / "tokenizer.json")) return {"sentencepiece"};
   return {"bpe", "sentencepiece"};  // Llama 2's tokenizer.json is of another kind; its source is next to it
@@ -29,10 +53,21 @@ bool is_hf_folder(io::Fs& fs, const io::Path& folder) {
 }
 
 ImportedTokenizer find_tokenizer(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model) {
-  const std::vector<std::string> names = possible_tokenizers(fs, folder, model);
-  ImportedTokenizer found{.name = names.front(), .tokenizer = {}, .warning = {}};
+  std::vector<std::string> names;
+  ImportedTokenizer found{.name = model.is_bert() ? "bert-uncased" : "", .tokenizer = {}, .warning = {}};
+  const auto unusable = [&](const Error& error) {
+    return str("the tokenizer of ", folder.string(), " cannot be used: ", error.what());
+  };
+  try {
+    names = possible_tokenizers(fs, folder, model);
+  } catch (const InputError& error) {
+    found.warning = unusable(error);
+    return found;
+  }
+  found.name = names.front();
   if (found.name != "byte" && !tokenizer::has_vocabulary(fs, folder)) {
-    found.warning = str(folder.string(), " holds no tokenizer (vocab.json and merges.txt, or tokenizer.json)");
+    found.warning = str(folder.string(), " holds no tokenizer (",
+                        model.is_bert() ? "vocab.txt" : "vocab.json and merges.txt", ", or tokenizer.json)");
     return found;
   }
   for (const std::string& name : names) {
@@ -43,8 +78,7 @@ ImportedTokenizer find_tokenizer(io::Fs& fs, const io::Path& folder, const model
                           " ids, more than config.json's vocab_size = ", model.vocab_size);
     } catch (const Error& error) {
       if (name == "gpt2" || error.code() == ExitCode::io) throw;
-      if (found.warning.empty())
-        found.warning = str("the tokenizer of ", folder.string(), " cannot be used: ", error.what());
+      if (found.warning.empty()) found.warning = unusable(error);
     }
   }
   return found;

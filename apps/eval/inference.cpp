@@ -310,8 +310,11 @@ std::string InferenceJob::fill_from_checkpoint(comm::World& world, const Fill& f
 }
 
 std::string InferenceJob::fill_from_hf(comm::World& world, const Fill& fill) const {
-  convert::HfReader reader(*fs_, folder_, *hf_);
-  if (world.rank() == 0) reader.check_tensors();
+  convert::HfReader reader(*fs_, folder_, *hf_, plan_.train.seed);
+  if (world.rank() == 0) {
+    reader.check_tensors();
+    if (const std::string heads = reader.warning(); !heads.empty()) log::warning(heads);
+  }
   const DType dtype = plan_.train.policy().compute == DType::f64 ? DType::f64 : DType::f32;
   fill(dtype, [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
   if (world.rank() != 0) return train::share_text(world, "");

@@ -83,19 +83,6 @@ void refuse_other_attention(const HfConfig& config, bool uses_window) {
   }
 }
 
-/// q, k and v of each kv head, as ours has them: its q heads, its k, its v.
-std::vector<HfTensor> qkv_tensors(const model::ModelConfig& m, const std::string& layer, std::string_view kind,
-                                  const Shape& ours) {
-  const Index groups = m.kv_heads(), d = m.head_width(), q_rows = m.num_heads / groups * d;
-  const Index columns = ours.rank() > 1 ? ours[1] : 1;
-  const auto part = [&](std::string_view name, Index rows, Index first_row) {
-    const Shape theirs = ours.rank() > 1 ? Shape{groups * rows, columns} : Shape{groups * rows};
-    return row_groups(str(layer, "self_attn.", name, "_proj.", kind), theirs,
-                      {groups, rows, columns, q_rows + 2 * d, first_row});
-  };
-  return {part("q", q_rows, 0), part("k", d, q_rows), part("v", d, q_rows + d)};
-}
-
 }  // namespace
 
 model::ModelConfig read_blocks(const HfConfig& config, const BlockDefaults& defaults) {
@@ -159,7 +146,10 @@ std::vector<HfTensor> block_tensors(const model::ModelConfig& m, std::string_vie
   const std::string layer = str("layers.", param->number, '.');
   const std::string_view name = param->name, kind = name.substr(name.rfind('.') + 1);  // weight or bias
   const std::string_view part = name.substr(0, name.rfind('.'));
-  if (part == "attention.qkv") return qkv_tensors(m, layer, kind, shape);
+  if (part == "attention.qkv") {
+    const auto of = [&](char letter) { return str(layer, "self_attn.", letter, "_proj.", kind); };
+    return qkv_tensors(m, {of('q'), of('k'), of('v')}, shape);
+  }
   if (part == "mlp.up") return gate_up_tensors(layer + "mlp.", kind, shape);
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAlike = {
       {{"norm1", "input_layernorm"},
@@ -172,6 +162,17 @@ std::vector<HfTensor> block_tensors(const model::ModelConfig& m, std::string_vie
     if (part == mine) return {same(str(layer, theirs, '.', kind), shape)};
   }
   return {};
+}
+
+std::vector<HfTensor> qkv_tensors(const model::ModelConfig& m, const std::array<std::string, 3>& names,
+                                  const Shape& ours) {
+  const Index groups = m.kv_heads(), d = m.head_width(), q_rows = m.num_heads / groups * d;
+  const Index columns = ours.rank() > 1 ? ours[1] : 1;
+  const auto part = [&](const std::string& name, Index rows, Index first_row) {
+    const Shape theirs = ours.rank() > 1 ? Shape{groups * rows, columns} : Shape{groups * rows};
+    return row_groups(name, theirs, {groups, rows, columns, q_rows + 2 * d, first_row});
+  };
+  return {part(names[0], q_rows, 0), part(names[1], d, q_rows), part(names[2], d, q_rows + d)};
 }
 
 std::vector<HfTensor> gate_up_tensors(const std::string& theirs, std::string_view kind, const Shape& ours) {

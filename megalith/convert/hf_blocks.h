@@ -1,5 +1,6 @@
 #pragma once
-#include <optional>
+#include <array>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -31,6 +32,9 @@ nlohmann::ordered_json write_blocks(const model::ModelConfig& model);
 std::string blocks_misfit(const model::ModelConfig& model);
 /// Embedding, head, norms, attention and dense MLPs; nothing for parameters of another name.
 std::vector<HfTensor> block_tensors(const model::ModelConfig& model, std::string_view ours, const Shape& shape);
+/// q, k and v, each a tensor of its own. Ours has, for each kv head, its q heads, its k, its v.
+std::vector<HfTensor> qkv_tensors(const model::ModelConfig& model, const std::array<std::string, 3>& names,
+                                  const Shape& ours);
 /// Gate and up [F, H] below `theirs` ("layers.2.mlp.") of ours [F, 2, H]; of biases [F] and [F, 2].
 std::vector<HfTensor> gate_up_tensors(const std::string& theirs, std::string_view kind, const Shape& ours);
 /// The zeros of an attention_bias, which brings biases of q, k, v and o, where a model has only those of q, k and v.

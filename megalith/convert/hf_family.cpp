@@ -2,11 +2,13 @@
 
 #include <array>
 
+#include "megalith/model/chunk.h"
+
 namespace megalith::convert {
 
 std::span<const HfFamily* const> hf_families() {
-  static constexpr std::array<const HfFamily*, 6> kFamilies = {&kHfGpt2,  &kHfLlama,    &kHfMixtral,
-                                                               &kHfOlmoe, &kHfQwen2Moe, &kHfQwen3Moe};
+  static constexpr std::array<const HfFamily*, 8> kFamilies = {
+      &kHfGpt2, &kHfLlama, &kHfMixtral, &kHfOlmoe, &kHfQwen2Moe, &kHfQwen3Moe, &kHfBert, &kHfMegatronBert};
   return kFamilies;
 }
 
@@ -18,6 +20,15 @@ std::optional<LayerParam> layer_param(std::string_view ours) {
 }
 
 std::vector<HfTensor> no_zeros(const model::ModelConfig&) { return {}; }
+
+std::vector<HfCopy> tied_table(const model::ModelConfig& model) {
+  if (model.tying != model::Tying::tied) return {};
+  return {{std::string(kHfHead), model::kTokenTable, {model.vocab_size, model.hidden_size}}};
+}
+
+std::vector<std::string> no_other_names(std::string_view) { return {}; }
+
+std::string_view no_lacking_head(std::string_view) { return {}; }
 
 bool is_rotation_buffer(std::string_view name) { return name.ends_with(".self_attn.rotary_emb.inv_freq"); }
 

@@ -1,5 +1,8 @@
 #pragma once
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +18,7 @@ namespace megalith::convert {
 // a family must define; hf_gpt2.cpp, hf_llama.cpp and so on are the families.
 
 struct HfFamily;
+class HfWeights;
 
 /// The model of a folder. Its vocab_size is its own, not padded.
 struct HfModel {
@@ -22,35 +26,47 @@ struct HfModel {
   model::ModelConfig config;
 };
 
-/// "GPT2LMHeadModel", ...: the class that loads a folder of a family.
-std::string_view architecture_of(const HfFamily& family);
+/// "GPT2LMHeadModel", ...: the class that loads the export of a model in a family.
+std::string_view architecture_of(const HfFamily& family, const model::ModelConfig& model);
 
 /// The model that FOLDER/config.json describes. Throws InputError naming file, key, value and rule: for a family that
 /// is not known, and for a model that megalith would compute otherwise.
 HfModel read_hf_config(io::Fs& fs, const io::Path& folder);
 
 /// The values of a folder (F32, F16, BF16 or F64 there, converted), slice by slice, for ranks of any grid. One reader
-/// per rank. Files are mapped.
+/// per rank. Files are mapped. Heads of BERT that the folder lacks get the values with which a training of this seed
+/// starts (train.seed).
 class HfReader {
  public:
-  HfReader(io::Fs& fs, const io::Path& folder, const HfModel& model);
+  HfReader(io::Fs& fs, const io::Path& folder, const HfModel& model, std::uint64_t seed);
   ~HfReader();
   HfReader(const HfReader&) = delete;
   HfReader& operator=(const HfReader&) = delete;
 
-  /// Throws InputError for a tensor that is missing, left over, or of another shape or type. Reads values only of
+  /// Throws InputError with every tensor that is missing, left over, or of another shape or type. Reads values only of
   /// tensors that must equal another or be 0.
   void check_tensors() const;
+  /// Names the heads that are made from the seed: a warning for the user. Empty: there are none.
+  std::string warning() const;
   /// Fills `values` (f32 or f64, the slice's elements in host memory) of a parameter of ours. Throws InputError for a
   /// tensor that is missing or of another shape. Memory: none where the file has the parameter's own layout or the
   /// slice is all of it, else one whole parameter.
   void read(const TensorSlice& slice, const Tensor& values);
 
  private:
-  class Source;
+  struct Initial {
+    Init init = Init::zeros;
+    double std = 0;
+  };
+  void initialise(const TensorSlice& slice, const Tensor& values);
+  void read_whole(const TensorSlice& slice, const Tensor& values) const;
+
   HfModel model_;
-  std::unique_ptr<Source> source_;
-  std::string whole_name_;  ///< of the parameter in whole_
+  std::string name_;  ///< of the folder
+  std::uint64_t seed_;
+  std::unique_ptr<HfWeights> weights_;
+  std::map<std::string, Initial, std::less<>> inits_;  ///< of parameters of heads that the folder lacks; made when read
+  std::string whole_name_;                             ///< of the parameter in whole_
   Buffer whole_memory_;
   Tensor whole_;
 };
@@ -65,7 +81,8 @@ struct ModelValues {
   ReadValues read;
 };
 struct HfExport {
-  std::int32_t end_of_document = 0;  ///< the tokenizer's
+  std::int32_t end_of_document = 0;          ///< the tokenizer's
+  std::optional<std::int32_t> padding = {};  ///< the tokenizer's [PAD]
   Index max_file_bytes = HfFilesWriter::kMaxFileBytes;
 };
 /// Writes config.json and the tensors (F32) into an existing folder, synced; from_pretrained() loads it. Each parameter

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/convert/hf_family.h"
+#include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
 #include "megalith/tokenizer/bpe_vocabulary.h"
 #include "megalith/tokenizer/tokenizer_files.h"
@@ -78,6 +80,34 @@ ordered_json vocab_txt_json(const tokenizer::Tokenizer& tokenizer, const tokeniz
       tokens, added, tokenizer.name() == "bert-uncased" ? tokenizer::LetterCase::lowered : tokenizer::LetterCase::kept);
 }
 
+/// A tokenizer.json of BERT's as a vocab.txt. Nothing where a vocab.txt would be read with other options, or has no
+/// line for an id.
+std::optional<std::string> vocab_txt_of(const tokenizer::VocabularyFile& tokenizer_json) {
+  const nlohmann::json root = io::read_json(tokenizer_json.text, {.name = tokenizer_json.name});
+  const nlohmann::json &model = root.at("model"), &normalizer = root.at("normalizer");
+  const bool lowercase = normalizer.value("lowercase", true);
+  const auto strip = normalizer.find("strip_accents");
+  const bool is_usual = model.value("continuing_subword_prefix", "##") == "##" &&
+                        model.value("unk_token", "[UNK]") == "[UNK]" && normalizer.value("clean_text", true) &&
+                        normalizer.value("handle_chinese_chars", true) &&
+                        (strip == normalizer.end() || strip->is_null() || *strip == lowercase);
+  if (!is_usual) return std::nullopt;
+  std::vector<std::string> tokens;
+  const auto add = [&](const std::string& token, std::size_t id) {
+    if (tokens.size() <= id) tokens.resize(id + 1);
+    tokens[id] = token;
+  };
+  for (const auto& [token, id] : model.at("vocab").items()) add(token, id.get<std::size_t>());
+  for (const nlohmann::json& token : root.value("added_tokens", nlohmann::json::array()))
+    add(token.at("content"), token.at("id"));
+  std::string text;
+  for (const std::string& token : tokens) {
+    if (token.empty() || token.find('\n') != std::string::npos) return std::nullopt;
+    text += token + '\n';
+  }
+  return text;
+}
+
 }  // namespace
 
 void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const HfTokenizerExport& exported) {
@@ -98,6 +128,9 @@ void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const HfTokenizerEx
   if (has_two_files && (!is_gpt2 || !is_visible_ascii(end)))
     write_json(two_files_json(tokenizer, exported.files.back()));
   if (first == "vocab.txt" && !is_gpt2) write_json(vocab_txt_json(tokenizer, exported.files.front()));
+  if (first == "tokenizer.json" && name.starts_with("bert-")) {
+    if (const auto text = vocab_txt_of(exported.files.front())) io::write_file(fs, folder / "vocab.txt", *text);
+  }
   if (has_two_files) {
     config["tokenizer_class"] = "GPT2Tokenizer";
     config["add_prefix_space"] = false;

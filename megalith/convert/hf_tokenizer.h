@@ -19,9 +19,10 @@ struct HfTokenizerExport {
 
 /// Writes into an existing folder, synced, what AutoTokenizer.from_pretrained() of the transformers library reads: the
 /// vocabulary's files and tokenizer_config.json. Other families than GPT-2 also get a tokenizer.json with the contents
-/// of vocab.json and merges.txt, or of vocab.txt: without it version 5 loads no tokenizer of a Mixtral. GPT-2 gets one
-/// only if the end of a document is not ASCII, as vocab.json then writes it otherwise. The byte tokenizer gets a
-/// tokenizer.json without merges, whose ids are the bytes.
+/// of vocab.json and merges.txt, or of vocab.txt: without it version 5 loads no tokenizer of a Mixtral. A
+/// tokenizer.json of BERT's gets a vocab.txt, if that is read with the same options. GPT-2 gets one only if the end of
+/// a document is not ASCII, as vocab.json then writes it otherwise. The byte tokenizer gets a tokenizer.json without
+/// merges, whose ids are the bytes.
 ///
 /// The library's ids are then those of `tokenizer`, with two exceptions. It takes the name of the end of a document in
 /// a text for that token (not with split_special_tokens=True). And its classes for a sentencepiece model do not

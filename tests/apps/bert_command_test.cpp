@@ -1,9 +1,16 @@
+#include <fstream>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/apps/bert_program.h"
+#include "tests/apps/transformers_python.h"
+#include "tests/convert/hf_cases.h"
+#include "tests/test_data.h"
 
 // A small BERT from text to a held-out loss, by the program.
 namespace megalith {
@@ -69,8 +76,100 @@ TEST_F(BertProgram, WhatDoesNotFitIsRefused) {
   const Finished refused = run_shell("megalith generate --checkpoint " + out("done") + " --prompt a");
   EXPECT_EQ(refused.code, 64) << refused.err;
   EXPECT_THAT(refused.err, HasSubstr("model.family = bert: must be a model that predicts the next token"));
-  EXPECT_THAT(run_shell("megalith checkpoint export-hf " + out("done") + " --out " + out("hf")).err,
-              HasSubstr("model.family = bert"));
+}
+
+TEST_F(BertProgram, GoesToHuggingFaceAndBackWithItsTokenizer) {
+  ASSERT_EQ(build_sentences().code, 0);
+  for (const std::string placement : {"pre", "post"}) {
+    SCOPED_TRACE(placement);
+    const std::string norms = "--set model.norm_placement=" + placement + " ", hf = out("hf_" + placement);
+    ASSERT_EQ(train_bert(placement, norms).code, 0);
+    const Finished exported = run_shell("megalith checkpoint export-hf " + out(placement) + " --out " + hf);
+    ASSERT_EQ(exported.code, 0) << exported.err;
+    EXPECT_THAT(exported.out, HasSubstr(placement == "pre" ? ": a MegatronBertForPreTraining and its tokenizer"
+                                                           : ": a BertForPreTraining and its tokenizer"));
+    EXPECT_EQ(run_shell("ls " + hf).out,
+              "config.json\nmodel.safetensors\ntokenizer.json\ntokenizer_config.json\nvocab.txt\n");
+    const Finished imported = run_shell("megalith checkpoint import-hf " + hf + " --out " + out("in_" + placement));
+    ASSERT_EQ(imported.code, 0) << imported.err;
+    EXPECT_EQ(imported.err, "") << "all heads and the tokenizer";
+    // It begins a run with the same values.
+    const auto tune = [&](const std::string& name, const std::string& from) {
+      return train_bert(name, norms + "--set train.steps=1 --set train.eval_interval=0 --set train.init=" + out(from));
+    };
+    const Finished tuned = tune("tuned_" + placement, "in_" + placement);
+    ASSERT_EQ(tuned.code, 0) << tuned.err;
+    ASSERT_EQ(tune("own_" + placement, placement).code, 0);
+    EXPECT_EQ(numbers_of(metrics("tuned_" + placement).front()), numbers_of(metrics("own_" + placement).front()));
+  }
+}
+
+// Each of both files of an exported tokenizer alone gives the ids of the reference.
+TEST_F(BertProgram, ExportedTokenizersGiveTheIdsOfTheReference) {
+  ASSERT_EQ(build_sentences().code, 0);
+  ASSERT_EQ(train_bert("a", "--set train.steps=1 --set train.eval_interval=0").code, 0);
+  ASSERT_EQ(run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf")).code, 0);
+  std::ofstream texts(dir_ / "texts.jsonl");
+  std::vector<nlohmann::json> wanted;
+  std::ifstream cases(MEGALITH_TEST_DATA "/bert/wordpiece_cases.jsonl");
+  for (std::string line; std::getline(cases, line);) {
+    const nlohmann::json one = nlohmann::json::parse(line);
+    wanted.push_back(one.at("ids"));
+    texts << nlohmann::json{{"text", one.at("text")}}.dump() << '\n';
+  }
+  texts.close();
+  ASSERT_EQ(wanted.size(), 100U);
+  for (const std::string file : {"vocab.txt", "tokenizer.json"}) {
+    SCOPED_TRACE(file);
+    const std::string alone = out("alone_" + file);
+    const Finished ids =
+        run_shell("mkdir " + alone + " && cp " + out("hf") + "/" + file + " " + alone + " && megalith tokenize " +
+                  out("texts.jsonl") + " --tokenizer bert-uncased --vocab-dir " + alone);
+    ASSERT_EQ(ids.code, 0) << ids.err;
+    std::istringstream lines(ids.out);
+    std::size_t n = 0;
+    for (std::string line; std::getline(lines, line); ++n)
+      EXPECT_EQ(nlohmann::json::parse(line).at("ids"), wanted.at(n)) << line;
+    EXPECT_EQ(n, wanted.size());
+  }
+  const std::string python = support::python_with_transformers();
+  if (python.empty()) return;  // the library itself: TransformersComputesTheSameOfAnExport states how
+  const Finished library =
+      run_shell("HF_HUB_OFFLINE=1 " + python + " " MEGALITH_TEST_DATA "/../reference/check_hf_tokenizers.py " +
+                out("hf") + " " MEGALITH_TEST_DATA "/bert/wordpiece_cases.jsonl");
+  EXPECT_EQ(library.code, 0) << library.out << library.err;
+}
+
+TEST_F(BertProgram, AnImportNamesTheHeadsThatItMakes) {
+  const support::HfCase one("bert_model");
+  const Finished imported = run_shell("megalith checkpoint import-hf " + one.folder.string() + " --out " + out("a"));
+  ASSERT_EQ(imported.code, 0) << imported.err;
+  EXPECT_THAT(imported.err, HasSubstr("bert_model has no head for masked tokens (cls.predictions), head for the order "
+                                      "(cls.seq_relationship): made from seed 1234\n"));
+  EXPECT_THAT(imported.err, HasSubstr("bert_model holds no tokenizer (vocab.txt, or tokenizer.json)"));
+  const Finished exported = run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("b"));
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_THAT(exported.out, HasSubstr(": a BertForPreTraining without a tokenizer"));
+}
+
+// Continuous integration has no transformers: it skips this test. By hand:
+//   MEGALITH_TEST_PYTHON=VENV/bin/python build/PRESET/bin/tests_L10 --gtest_filter='BertProgram.*'
+TEST_F(BertProgram, TransformersComputesTheSameOfAnExport) {
+  const std::string python = support::python_with_transformers();
+  if (python.empty()) GTEST_SKIP() << support::kNoTransformers;
+  for (const char* name :
+       {"bert", "bert_tanh", "bert_masked_lm", "bert_model", "megatron_bert", "megatron_bert_tanh"}) {
+    SCOPED_TRACE(name);
+    const std::string folder = support::HfCase(name).folder.string(), run = out(name), hf = run + "_hf";
+    ASSERT_EQ(run_shell("megalith checkpoint import-hf " + folder + " --out " + run +
+                        " && megalith checkpoint export-hf " + run + " --out " + hf)
+                  .code,
+              0);
+    const Finished checked =
+        run_shell("HF_HUB_OFFLINE=1 " + python + " " MEGALITH_TEST_DATA "/../reference/make_hf_bert.py --check " + hf +
+                  " " + folder);
+    EXPECT_EQ(checked.code, 0) << checked.out << checked.err;
+  }
 }
 
 TEST_F(BertProgram, BenchesAStep) {

@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -7,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/program.h"
+#include "tests/apps/transformers_python.h"
 #include "tests/test_data.h"
 
 // The tokenizer beside an exported model, of every family: its files, and what the transformers library makes of them.
@@ -123,11 +123,8 @@ TEST_F(AutoTokenizer, OfTwoFilesHasTokenizerJsonBesideAllFamiliesButGpt2) {
 // Continuous integration has no transformers: it skips this test. By hand, with a Python that has version 5 of it:
 //   MEGALITH_TEST_PYTHON=VENV/bin/python build/PRESET/bin/tests_L10 --gtest_filter='AutoTokenizer.*'
 TEST_F(AutoTokenizer, GivesTheIdsOfTokenizeForEveryFamily) {
-  const char* const named = std::getenv("MEGALITH_TEST_PYTHON");
-  const std::string python = named == nullptr ? "python3" : named;
-  if (run_shell(python + " -c 'import transformers'").code != 0)
-    GTEST_SKIP() << python << " has no transformers: pip install transformers in an environment, and name its Python "
-                 << "by MEGALITH_TEST_PYTHON";
+  const std::string python = support::python_with_transformers();
+  if (python.empty()) GTEST_SKIP() << support::kNoTransformers;
   std::ofstream texts(dir_ / "texts.jsonl");
   for (const nlohmann::json& text : varied_texts()) texts << nlohmann::json{{"text", text}}.dump() << '\n';
   texts.close();

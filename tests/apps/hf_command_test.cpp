@@ -115,7 +115,8 @@ TEST_F(HfLlamaProgram, AnUnknownFamilyIsRefused) {
   EXPECT_EQ(got.code, 65);
   EXPECT_THAT(
       got.err,
-      HasSubstr("/config.json] model_type = \"mamba\": must be gpt2, llama, mixtral, olmoe, qwen2_moe or qwen3_moe: "));
+      HasSubstr("/config.json] model_type = \"mamba\": must be gpt2, llama, mixtral, olmoe, qwen2_moe, qwen3_moe, bert "
+                "or megatron-bert: "));
 }
 
 // An import sets keys that the recipe of the export left out.

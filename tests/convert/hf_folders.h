@@ -58,11 +58,12 @@ inline double greatest_difference(const HfCase& one, const io::Path& folder) {
   return most;
 }
 
-/// The tensors of all safetensors files of a folder, in f32 ("F32 [2, 3] BYTES" by name).
+/// The parameters in all safetensors files of a folder, in f32 ("[2, 3] BYTES" by name), without buffers of numbers.
 inline std::map<std::string, std::string> tensors_of(const io::Path& folder) {
   std::map<std::string, std::string> all;
   const HfFiles files(*kFs, folder);
   for (const auto& [name, tensor] : files.tensors()) {
+    if (tensor.dtype == DType::i64) continue;
     std::vector<float> values(static_cast<std::size_t>(tensor.shape.numel()));
     copy_to_ours(same("", tensor.shape), tensor.dtype, tensor.bytes, Tensor(values.data(), tensor.shape, DType::f32));
     all[name] = str(tensor.shape, ' ');

@@ -118,7 +118,7 @@ TEST_F(HfGpt2, RefusesWhatItWouldComputeOtherwise) {
        {std::tuple{"activation_function", nlohmann::json("relu"), "activation_function = \"relu\": must be gelu_new"},
         std::tuple{"layer_norm_epsilon", nlohmann::json(1e-6), "layer_norm_epsilon"},
         std::tuple{"tie_word_embeddings", nlohmann::json(false), "tie_word_embeddings"},
-        std::tuple{"model_type", nlohmann::json("bert"), "model_type = \"bert\": must be gpt2, llama, mixtral"},
+        std::tuple{"model_type", nlohmann::json("mamba"), "model_type = \"mamba\": must be gpt2, llama, mixtral"},
         std::tuple{"n_layer", nlohmann::json("two"), "n_layer = \"two\": must be a whole number"}}) {
     rewrite_config(key, value);
     EXPECT_NE(error().find(text), std::string::npos) << error();

@@ -269,7 +269,7 @@ TEST(HfLlamaExport, AModelOfNoFamilyIsRefused) {
             "llama has model.qk_norm = none, mixtral has [moe], olmoe has [moe], qwen2_moe has [moe], qwen3_moe has "
             "[moe]");
   model::ModelConfig gpt2{.num_layers = 1, .hidden_size = 8, .num_heads = 2};
-  EXPECT_EQ(architecture_of(hf_family_for(gpt2)), "GPT2LMHeadModel");
+  EXPECT_EQ(architecture_of(hf_family_for(gpt2), gpt2), "GPT2LMHeadModel");
   gpt2.norm_placement = nn::NormPlacement::post;
   EXPECT_NE(error_of<InputError>([&] { hf_family_for(gpt2); }).find("gpt2 has model.norm_placement = pre, llama has "),
             std::string::npos);

@@ -194,7 +194,8 @@ TEST_F(SpoiltMoe, TensorsMustBeThoseOfTheConfig) {
 /// Which class writes a model; what each family lacks where none does.
 std::string written_as(const model::ModelConfig& config) {
   std::string_view architecture;
-  const std::string error = error_of<InputError>([&] { architecture = architecture_of(hf_family_for(config)); });
+  const std::string error =
+      error_of<InputError>([&] { architecture = architecture_of(hf_family_for(config), config); });
   return error.empty() ? std::string(architecture) : error;
 }
 

@@ -10,7 +10,7 @@ namespace megalith::convert {
 
 /// Fills the parameters of a whole model on one rank, as inference does.
 inline void import_hf(io::Fs& fs, const io::Path& folder, const HfModel& hf, ParamSet& params) {
-  HfReader reader(fs, folder, hf);
+  HfReader reader(fs, folder, hf, 1234);
   reader.check_tensors();
   Exec host;
   eval::fill_params(host, params, params.policy().master,

@@ -1,0 +1,258 @@
+#include <array>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+#include "megalith/convert/hf_blocks.h"
+#include "megalith/io/file_problems.h"
+#include "megalith/model/chunk.h"
+
+// BERT (classes BertForPreTraining, BertForMaskedLM and BertModel; norms after the residual sums) and Megatron-BERT
+// (MegatronBertForPreTraining and the like; norms before the sublayers). Their linear weights are [out, in], as ours.
+// The decoder is tied to the token table. Class 0 of cls.seq_relationship means, as in ours, that the second segment
+// follows the first. Source: github.com/huggingface/transformers, models/bert and megatron_bert (names and layout).
+
+namespace megalith::convert {
+namespace {
+
+constexpr const char* kAct = "hidden_act";
+constexpr std::string_view kPredictionBias = "cls.predictions.bias", kDecoderBias = "cls.predictions.decoder.bias";
+constexpr Index kPairTypes = 2;  // token types of a sample of two segments
+
+/// The library's names of both forms of GELU; the first of a form is written.
+constexpr std::pair<std::string_view, nn::Activation> kGelus[] = {{"gelu", nn::Activation::gelu_erf},
+                                                                  {"gelu_new", nn::Activation::gelu},
+                                                                  {"gelu_python", nn::Activation::gelu_erf},
+                                                                  {"gelu_pytorch_tanh", nn::Activation::gelu},
+                                                                  {"gelu_fast", nn::Activation::gelu}};
+
+nn::Activation read_gelu(const HfConfig& config) {
+  const std::string name = config.text_or(kAct, "gelu");
+  for (const auto& [theirs, ours] : kGelus) {
+    if (name == theirs) return ours;
+  }
+  config.fail(kAct, "must be gelu, gelu_python, gelu_new, gelu_pytorch_tanh or gelu_fast: others are not built yet");
+}
+
+std::string_view gelu_name(nn::Activation activation) {
+  for (const auto& [theirs, ours] : kGelus) {
+    if (ours == activation) return theirs;
+  }
+  throw InternalError("[convert] hidden_act: no name for the activation");
+}
+
+/// Runs readers of keys. What they refuse is reported together.
+class BertConfigProblems {
+ public:
+  template <class Read>
+  void operator()(const Read& read) {
+    try {
+      read();
+    } catch (const InputError& error) {
+      problems_.add(error.what());
+    }
+  }
+  void throw_if_any(const HfConfig& config) const { problems_.throw_if_any(config.file()); }
+
+ private:
+  io::FileProblems problems_;
+};
+
+void read_bert_sizes(const HfConfig& config, model::ModelConfig& m, BertConfigProblems& keep) {
+  keep([&] { m.num_layers = config.size("num_hidden_layers", model::kMaxLayers); });
+  keep([&] { m.ffn_hidden_size = config.size("intermediate_size"); });
+  keep([&] { m.vocab_size = config.size("vocab_size"); });
+  keep([&] { m.seq_len = config.size("max_position_embeddings"); });
+  keep([&] { m.token_types = config.size_or("type_vocab_size", kPairTypes); });
+  keep([&] {
+    m.hidden_size = config.size("hidden_size");
+    m.num_heads = config.size("num_attention_heads");
+    if (m.hidden_size % m.num_heads != 0)
+      config.fail("num_attention_heads", str("must divide hidden_size = ", m.hidden_size));
+  });
+}
+
+/// All that megalith would compute otherwise is reported together.
+model::ModelConfig read_bert_config(const HfConfig& config, nn::NormPlacement placement) {
+  BertConfigProblems keep;
+  model::ModelConfig m = model::bert_defaults();
+  m.norm_placement = placement;
+  read_bert_sizes(config, m, keep);
+  keep([&] { m.activation = read_gelu(config); });
+  keep([&] { m.norm_eps = config.positive_or("layer_norm_eps", 1e-12); });
+  constexpr double kLibrarysDropout = 0.1;
+  keep([&] { m.dropout = m.embedding_dropout = config.probability_or("hidden_dropout_prob", kLibrarysDropout); });
+  keep([&] { m.attention_dropout = config.probability_or("attention_probs_dropout_prob", kLibrarysDropout); });
+  constexpr const char* kPositions = "position_embedding_type";
+  keep([&] { config.expect_or_null(kPositions, "absolute", "must be absolute: relative positions are not built"); });
+  keep([&] { config.expect_or_null("is_decoder", false, "must be false: attention goes in both directions"); });
+  keep([&] { config.expect_or_null("add_cross_attention", false, "must be false"); });
+  keep([&] {
+    config.expect_or_null("tie_word_embeddings", true, "must be true: the head for masked tokens has the token table");
+  });
+  keep.throw_if_any(config);
+  if (m.token_types < kPairTypes) m.bert.order = data::SentenceOrder::none;
+  m.bert.seq_len = m.seq_len;
+  return m;
+}
+
+nlohmann::ordered_json write_bert_config(const model::ModelConfig& m) {
+  return {{kAct, gelu_name(m.activation)},
+          {"vocab_size", m.vocab_size},
+          {"max_position_embeddings", m.seq_len},
+          {"type_vocab_size", m.token_types},
+          {"hidden_size", m.hidden_size},
+          {"num_hidden_layers", m.num_layers},
+          {"num_attention_heads", m.num_heads},
+          {"intermediate_size", m.ffn_hidden_size},
+          {"layer_norm_eps", m.norm_eps},
+          {"initializer_range", 0.02},
+          {"hidden_dropout_prob", m.dropout},
+          {"attention_probs_dropout_prob", m.attention_dropout},
+          {"position_embedding_type", "absolute"},
+          {"is_decoder", false},
+          {"tie_word_embeddings", true}};
+}
+
+std::string bert_misfit(const model::ModelConfig& m, nn::NormPlacement placement) {
+  const bool is_post = placement == nn::NormPlacement::post;
+  return first_misfit(
+      {{m.norm == nn::NormKind::layer, "model.norm = layer"},
+       {m.norm_placement == placement, is_post ? "model.norm_placement = post" : "model.norm_placement = pre"},
+       {m.token_types > 0, "model.token_types of at least 1"},
+       {!m.has_rope(), "model.position = learned"},
+       {m.kv_heads() == m.num_heads, "model.num_kv_heads = num_heads"},
+       {m.head_width() * m.num_heads == m.hidden_size, "model.head_dim = hidden_size / num_heads"},
+       {m.qk_norm == nn::QkNorm::none, "model.qk_norm = none"},
+       {m.activation != nn::Activation::swiglu, "model.activation = gelu or gelu_erf"},
+       {m.biases == nn::Biases::all, "model.bias = all"},
+       {m.tying == model::Tying::tied, "model.tied = true"}});
+}
+
+/// Ours and theirs without .weight and .bias, which have the same names and shapes in both.
+struct SameModule {
+  std::string_view ours, theirs;
+};
+constexpr SameModule kOutsideLayers[] = {{"embedding.token", "embeddings.word_embeddings"},
+                                         {"embedding.position", "embeddings.position_embeddings"},
+                                         {"embedding.type", "embeddings.token_type_embeddings"},
+                                         {"embedding.norm", "embeddings.LayerNorm"},
+                                         {"final_norm", "encoder.ln"},
+                                         {"head.mlm.dense", "cls.predictions.transform.dense"},
+                                         {"head.mlm.norm", "cls.predictions.transform.LayerNorm"},
+                                         {"head.mlm", "cls.predictions"},
+                                         {"head.pooler", "pooler.dense"},
+                                         {"head.order", "cls.seq_relationship"}};
+constexpr SameModule kInLayers[] = {
+    {"attention.out", "attention.output.dense"}, {"mlp.up", "intermediate.dense"}, {"mlp.down", "output.dense"}};
+constexpr SameModule kPostNorms[] = {{"norm1", "attention.output.LayerNorm"}, {"norm2", "output.LayerNorm"}};
+constexpr SameModule kPreNorms[] = {{"norm1", "attention.ln"}, {"norm2", "ln"}};
+
+std::string_view theirs_of(std::span<const SameModule> modules, std::string_view ours) {
+  for (const SameModule& module : modules) {
+    if (module.ours == ours) return module.theirs;
+  }
+  return {};
+}
+
+std::vector<HfTensor> bert_tensors(const model::ModelConfig& m, std::string_view ours, const Shape& shape) {
+  const auto split = [](std::string_view name) {
+    const std::size_t dot = name.rfind('.');
+    return std::pair(name.substr(0, dot), name.substr(dot + 1));  // module; weight or bias
+  };
+  const std::optional<LayerParam> param = layer_param(ours);
+  const auto [module, kind] = split(param ? param->name : ours);
+  if (!param) {
+    const std::string_view theirs = theirs_of(kOutsideLayers, module);
+    if (theirs.empty()) return {};
+    return {same(str(theirs, '.', kind), shape)};
+  }
+  const std::string layer = str("encoder.layer.", param->number, '.');
+  if (module == "attention.qkv") {
+    const auto of = [&, &kind = kind](std::string_view name) { return str(layer, "attention.self.", name, '.', kind); };
+    return qkv_tensors(m, {of("query"), of("key"), of("value")}, shape);
+  }
+  std::string_view theirs = theirs_of(kInLayers, module);
+  if (theirs.empty()) theirs = theirs_of(m.is_post_norm() ? kPostNorms : kPreNorms, module);
+  if (theirs.empty()) return {};
+  return {same(str(layer, theirs, '.', kind), shape)};
+}
+
+std::vector<HfCopy> bert_copies(const model::ModelConfig& m) {
+  return {{"cls.predictions.decoder.weight", model::kTokenTable, {m.vocab_size, m.hidden_size}},
+          {std::string(kDecoderBias), "head.mlm.bias", {m.vocab_size}}};
+}
+
+/// Numbers of positions and types, which some versions save.
+bool is_bert_buffer(std::string_view name) {
+  return name.ends_with("embeddings.position_ids") || name.ends_with("embeddings.token_type_ids");
+}
+
+/// Models converted from TensorFlow call the parameters of norms gamma and beta.
+std::vector<std::string> bert_other_names(std::string_view name) {
+  if (name == kPredictionBias) return {std::string(kDecoderBias)};
+  constexpr std::pair<std::string_view, std::string_view> kNorms[] = {{"LayerNorm.weight", "LayerNorm.gamma"},
+                                                                      {"LayerNorm.bias", "LayerNorm.beta"}};
+  for (const auto& [now, before] : kNorms) {
+    if (name.ends_with(now)) return {str(name.substr(0, name.size() - now.size()), before)};
+  }
+  return {};
+}
+
+std::string_view bert_lacking_head(std::string_view ours) {
+  if (ours.starts_with("head.mlm.")) return "head for masked tokens (cls.predictions)";
+  if (ours.starts_with("head.pooler.")) return "pooler (pooler.dense)";
+  if (ours.starts_with("head.order.")) return "head for the order (cls.seq_relationship)";
+  return {};
+}
+
+constexpr std::array<std::string_view, 3> kBertOthers = {"BertForMaskedLM", "BertModel",
+                                                         "BertForNextSentencePrediction"};
+constexpr std::array<std::string_view, 3> kMegatronBertOthers = {"MegatronBertForMaskedLM", "MegatronBertModel",
+                                                                 "MegatronBertForNextSentencePrediction"};
+
+}  // namespace
+
+const HfFamily kHfBert = {
+    .model_type = "bert",
+    .architecture = "BertForPreTraining",
+    .name = "BERT",
+    .prefix = "bert.",
+    .heads = "cls.",
+    .other_architectures = kBertOthers,
+    .is_bert = true,
+    .read_config = [](const HfConfig& config) { return read_bert_config(config, nn::NormPlacement::post); },
+    .write_config = write_bert_config,
+    .misfit = [](const model::ModelConfig& m) { return bert_misfit(m, nn::NormPlacement::post); },
+    .tensors_of = bert_tensors,
+    .copies = bert_copies,
+    .is_ignored = is_bert_buffer,
+    .other_names = bert_other_names,
+    .lacking_head = bert_lacking_head,
+    .written_architecture = [](const model::ModelConfig& m) -> std::string_view {
+      return m.bert.is_pair() ? "BertForPreTraining" : "BertForMaskedLM";
+    }};
+
+const HfFamily kHfMegatronBert = {
+    .model_type = "megatron-bert",
+    .architecture = "MegatronBertForPreTraining",
+    .name = "Megatron-BERT",
+    .prefix = "bert.",
+    .heads = "cls.",
+    .other_architectures = kMegatronBertOthers,
+    .is_bert = true,
+    .read_config = [](const HfConfig& config) { return read_bert_config(config, nn::NormPlacement::pre); },
+    .write_config = write_bert_config,
+    .misfit = [](const model::ModelConfig& m) { return bert_misfit(m, nn::NormPlacement::pre); },
+    .tensors_of = bert_tensors,
+    .copies = bert_copies,
+    .is_ignored = is_bert_buffer,
+    .other_names = bert_other_names,
+    .lacking_head = bert_lacking_head,
+    .written_architecture = [](const model::ModelConfig& m) -> std::string_view {
+      return m.bert.is_pair() ? "MegatronBertForPreTraining" : "MegatronBertForMaskedLM";
+    }};
+
+}  // namespace megalith::convert
