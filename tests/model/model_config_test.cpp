@@ -170,12 +170,17 @@ Index bert_parameters(const ModelConfig& m, Index vocab) {
          vocab + 2 * h + 2;
 }
 
+/// The paper's presets of BERT, the vocabulary of each count, and the count; bert-base is as BertForPreTraining has it.
+struct BertCount {
+  const char* preset;
+  Index vocab, parameters;
+};
+constexpr BertCount kBertCounts[] = {{"bert-336m", 30'522, 336'226'108},   {"bert-752m", 30'720, 751'685'122},
+                                     {"bert-1.3b", 30'522, 1'280'595'772}, {"bert-3.9b", 30'522, 3'869'081'404},
+                                     {"bert-base", 30'522, 110'106'428},   {"bert-large", 30'522, 336'226'108}};
+
 TEST(ModelConfig, PresetsOfBertHaveThePublishedNumbersOfParameters) {
-  // With the vocabulary of the paper's table padded as its counts are; bert-base as BertForPreTraining has it.
-  const std::tuple<const char*, Index, Index> cases[] = {
-      {"bert-336m", 30'522, 336'226'108},   {"bert-752m", 30'720, 751'685'122}, {"bert-1.3b", 30'522, 1'280'595'772},
-      {"bert-3.9b", 30'522, 3'869'081'404}, {"bert-base", 30'522, 110'106'428}, {"bert-large", 30'522, 336'226'108}};
-  for (const auto& [name, vocab, published] : cases) {
+  for (const auto& [name, vocab, published] : kBertCounts) {
     ModelConfig m = preset(name).model;
     EXPECT_EQ(bert_parameters(m, vocab), published) << name;
     for (const int tp : {1, 2, 8}) {
@@ -189,25 +194,36 @@ TEST(ModelConfig, PresetsOfBertHaveThePublishedNumbersOfParameters) {
   EXPECT_FALSE(preset("bert-336m").model.is_post_norm());
 }
 
-// Each parameter once: those that a rank owns in its copy of the model.
+/// Elements of the parameters that the ranks of a grid own in the first copy of the model.
+Index owned_elements(const ModelConfig& m, const grid::ParallelSizes& sizes) {
+  Index owned = 0;
+  for (int rank = 0; rank < sizes.world_size; ++rank) {
+    const std::unique_ptr<comm::World> world = comm::dry_world(rank, sizes.world_size);
+    const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve(sizes));
+    const nn::LayerGroups groups{{mesh.tp, nn::SequenceParallel::off, 1}};
+    const std::vector<ChunkRange> ranges = chunk_ranges({.model = m}, mesh);
+    for (const ParamSpec& param : declare_model(model_spec(m), ranges, groups)) {
+      const grid::PerAxis at = mesh.coordinates(param.placement.grid);
+      if (grid::is_in_first_copy(at) && grid::owns_in_copy(param.placement, at)) owned += param.slice.local.numel();
+    }
+  }
+  return owned;
+}
+
+// Each parameter once. What the ranks hold of the vocabulary's padding is no parameter.
 TEST(ModelConfig, RanksOfAnyGridOwnEachParameterOfBertOnce) {
-  ModelConfig m = preset("bert-336m").model;
-  m.num_layers = 4;
-  for (const auto& [tp, pp] : {std::pair{1, 1}, {2, 1}, {1, 2}, {4, 2}}) {
-    m.padded_vocab_size = padded_vocab_size(m.vocab_size, tp);
-    const grid::ParallelSizes sizes{.world_size = 2 * tp * pp, .tp = tp, .pp = pp};
-    Index owned = 0;
-    for (int rank = 0; rank < sizes.world_size; ++rank) {
-      const std::unique_ptr<comm::World> world = comm::dry_world(rank, sizes.world_size);
-      const comm::Mesh mesh = comm::make_mesh(*world, grid::resolve(sizes));
-      const nn::LayerGroups groups{{mesh.tp, nn::SequenceParallel::off, 1}};
-      const std::vector<ChunkRange> ranges = chunk_ranges({.model = m}, mesh);
-      for (const ParamSpec& param : declare_model(model_spec(m), ranges, groups)) {
-        const grid::PerAxis at = mesh.coordinates(param.placement.grid);
-        if (grid::is_in_first_copy(at) && grid::owns_in_copy(param.placement, at)) owned += param.slice.local.numel();
+  for (const auto& [name, vocab, published] : kBertCounts) {
+    ModelConfig m = preset(name).model;
+    m.vocab_size = vocab;
+    for (const int tp : {1, 2, 4}) {
+      for (const int pp : {1, 2, 4}) {
+        if (m.num_heads % tp != 0) continue;
+        m.padded_vocab_size = padded_vocab_size(vocab, tp);
+        EXPECT_EQ(owned_elements(m, {.world_size = tp * pp, .tp = tp, .pp = pp}), published)
+            << name << ", tp " << tp << ", pp " << pp;
       }
     }
-    EXPECT_EQ(owned, bert_parameters(m, m.vocab_size)) << "tp " << tp << ", pp " << pp;
+    EXPECT_EQ(owned_elements(m, {.world_size = 16, .tp = 4, .pp = 2}), published) << name << ", dp 2";
   }
 }
 
