@@ -69,7 +69,7 @@ def make_samples(generator):
     samples = []
     for i, length in enumerate(LENGTHS):
         second = number(3, length - 2)
-        places = sorted(torch.randperm(length, generator=generator)[:3].tolist())
+        places = sorted((1 + torch.randperm(length - 1, generator=generator)[:3]).tolist())  # the first is no word
         samples.append({"ids": [number(1, SHAPE["vocab_size"]) for _ in range(length)],
                         "types": [int(place >= second) for place in range(length)], "rows": places,
                         "targets": [number(0, SHAPE["vocab_size"]) for _ in places], "label": i % 2})
