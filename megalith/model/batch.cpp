@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "megalith/model/model_config.h"
-#include "megalith/nn/order_head.h"
 
 namespace megalith::model {
 namespace {
@@ -20,14 +19,16 @@ static_assert(kLabelState + Index{sizeof(StepState)} <= kAlignment);
 
 Index BatchShape::elements(InputShape shape) const {
   switch (shape) {
-    case InputShape::per_sample:
-      return samples;
+    case InputShape::per_sequence:
+      return samples * sequences;
     case InputShape::per_token:
-      return samples * seq_len;
+      return tokens();
     case InputShape::per_target:
-      return samples * (masked > 0 ? masked : seq_len);
+      return samples * sequences * (masked > 0 ? masked : seq_len);
     case InputShape::per_row:
-      return samples * (masked + (classes > 0 ? 1 : 0));
+      return samples * sequences * (masked + (first_tokens == FirstTokens::read ? 1 : 0));
+    case InputShape::per_label:
+      return samples * labels;
   }
   return 0;
 }
@@ -35,20 +36,29 @@ Index BatchShape::elements(InputShape shape) const {
 BatchShape batch_shape(const ModelConfig& model, Index samples, Index seq_len) {
   BatchShape shape{.samples = samples, .seq_len = seq_len, .lengths = model.lengths};
   if (!model.is_bert()) return shape;
-  shape.masked = model.bert.max_masked();
   shape.types = model.token_types;
-  shape.classes = model.bert.is_pair() ? nn::OrderHead::kClasses : 0;
+  if (model.task) {
+    shape.sequences = model.task->sequences();
+    shape.has_targets = false;
+    shape.labels = model.task->labels();
+    if (model.task->form != nn::TaskForm::spans) shape.first_tokens = FirstTokens::read;
+    return shape;
+  }
+  shape.masked = model.bert.max_masked();
+  if (!model.bert.is_pair()) return shape;
+  shape.labels = 1;
+  shape.first_tokens = FirstTokens::read;
   return shape;
 }
 
 void fill_rows(std::span<const std::int32_t> places, const Batch& batch) {
-  const std::size_t samples = batch.lengths.size(), seq_len = batch.row_of.size() / samples,
-                    masked = places.size() / samples;
+  const std::size_t sequences = batch.lengths.size(), seq_len = batch.row_of.size() / sequences,
+                    masked = places.size() / sequences;
   std::ranges::fill(batch.row_of, -1);
-  const auto put = [&](std::size_t row, std::size_t sample, std::int32_t place) {
+  const auto put = [&](std::size_t row, std::size_t sequence, std::int32_t place) {
     batch.rows[row] = -1;
     if (place < 0) return;
-    const std::size_t token = sample * seq_len + static_cast<std::size_t>(place);
+    const std::size_t token = sequence * seq_len + static_cast<std::size_t>(place);
     batch.rows[row] = static_cast<std::int32_t>(token);
     batch.row_of[token] = static_cast<std::int32_t>(row);
   };
@@ -57,11 +67,12 @@ void fill_rows(std::span<const std::int32_t> places, const Batch& batch) {
 }
 
 void count_losses(const Batch& batch, LossCounts& counts) {
+  std::size_t loss = 0;
   for (const BatchInput& input : kBatchInputs) {
-    if (input.losses.first == input.losses.end) continue;
     const std::span<std::int32_t> targets = batch.*input.host;
+    if (input.losses == 0 || targets.empty()) continue;
     const Index terms = std::ssize(targets) - std::ranges::count(targets, kNoTarget);
-    for (std::size_t loss = input.losses.first; loss < input.losses.end; ++loss) counts[loss] += terms;
+    for (const std::size_t end = loss + input.losses; loss < end; ++loss) counts[loss] += terms;
   }
 }
 

@@ -17,29 +17,34 @@ struct ModelConfig;
 inline constexpr std::int32_t kNoTarget = -1;
 
 /// The inputs of B samples of S tokens, by name, on the host, sample after sample. An input is empty where the model
-/// does not have it, or where this rank's chunk does not need it.
+/// does not have it, or where this rank's chunk does not need it. Where a sample has several sequences (a question of
+/// RACE four), all inputs but labels have entries for each sequence: B is then the number of sequences.
 struct Batch {
   std::span<std::int32_t> tokens;        ///< [B S] ids
   std::span<std::int32_t> targets;       ///< [B S] ids, or kNoTarget; of masked language models [B P]
   std::span<std::int32_t> lengths = {};  ///< [B] tokens of each sample, from its first; the others are padding
-  // For masked language models. fill_rows() writes rows and row_of.
+  // For encoders. fill_rows() writes rows and row_of.
   std::span<std::int32_t> types = {};   ///< [B S] type of each token
-  std::span<std::int32_t> rows = {};    ///< [B P], then [B] if samples have labels: nn::HeadInputs::rows
+  std::span<std::int32_t> rows = {};    ///< [B P], then [B] if heads read first tokens: nn::HeadInputs::rows
   std::span<std::int32_t> row_of = {};  ///< [B S]: nn::HeadInputs::row_of
-  std::span<std::int32_t> labels = {};  ///< [B] class of each sample, or kNoTarget
+  std::span<std::int32_t> labels = {};  ///< [B] class of each sample, or kNoTarget; of tasks see nn::TaskHead
 };
 /// The same in device memory. Undefined where the model does not have an input.
 struct BatchTensors {
   Tensor tokens, targets, lengths = {}, types = {}, rows = {}, row_of = {}, labels = {};
 };
 
-/// The shape of an input of B samples of S tokens, of which P may be masked.
+/// The shape of an input of B sequences of S tokens, of which P may be masked.
 enum class InputShape : std::uint8_t {
-  per_sample,  ///< [B]
-  per_token,   ///< [B S]
-  per_target,  ///< [B P], or [B S] where every token has a target
-  per_row      ///< of the rows that heads read: [B P], and [B] more where samples have labels
+  per_sequence,  ///< [B]
+  per_token,     ///< [B S]
+  per_target,    ///< [B P], or [B S] where every token has a target
+  per_row,       ///< of the rows that heads read: [B P], and [B] more where they read first tokens
+  per_label      ///< of the samples' labels
 };
+
+/// Whether heads read the first token of each sequence, as a summary of it.
+enum class FirstTokens : std::uint8_t { unread, read };
 
 /// The chunks whose block holds an input: those with the embedding or the head, which hold every input, or also those
 /// in the middle.
@@ -49,11 +54,14 @@ enum class NeededBy : std::uint8_t { ends, all_chunks };
 struct BatchShape {
   Index samples = 0, seq_len = 0;
   ops::SampleLengths lengths = ops::SampleLengths::equal;
-  Index masked = 0;   ///< P; 0: every token has a target, and heads read all rows
-  Index types = 0;    ///< of tokens; 0: no input of types
-  Index classes = 0;  ///< of samples; 0: they have no labels
+  Index sequences = 1;  ///< of a sample, each of seq_len tokens
+  Index masked = 0;     ///< P; 0: heads read all rows, or first tokens only
+  bool has_targets = true;
+  Index types = 0;   ///< of tokens; 0: no input of types
+  Index labels = 0;  ///< of a sample
+  FirstTokens first_tokens = FirstTokens::unread;
 
-  Index tokens() const { return samples * seq_len; }
+  Index tokens() const { return samples * sequences * seq_len; }
   Index elements(InputShape shape) const;
 };
 /// Of a model.
@@ -70,15 +78,15 @@ struct BatchInput {
   Tensor BatchTensors::*device = nullptr;
   /// Whether batches of this shape have the input.
   bool (*is_in)(const BatchShape&) = [](const BatchShape&) { return true; };
-  /// Numbers [first, end) of the losses with a term for each entry but kNoTarget.
-  struct Losses {
-    std::size_t first = 0, end = 0;
-  } losses = {};
+  /// How many losses have a term for each entry but kNoTarget. Losses are numbered in the order of this table.
+  std::size_t losses = 0;
 };
-inline constexpr auto kHasMasked = [](const BatchShape& batch) { return batch.masked > 0; };
+inline constexpr auto kReadsRows = [](const BatchShape& batch) {
+  return batch.masked > 0 || batch.first_tokens == FirstTokens::read;
+};
 inline constexpr std::array kBatchInputs{
     BatchInput{.name = "lengths",
-               .shape = InputShape::per_sample,
+               .shape = InputShape::per_sequence,
                .needed_by = NeededBy::all_chunks,
                .host = &Batch::lengths,
                .device = &BatchTensors::lengths,
@@ -88,25 +96,26 @@ inline constexpr std::array kBatchInputs{
                .shape = InputShape::per_target,
                .host = &Batch::targets,
                .device = &BatchTensors::targets,
-               .losses = {0, 1}},
+               .is_in = [](const BatchShape& batch) { return batch.has_targets; },
+               .losses = 1},
     BatchInput{.name = "types",
                .host = &Batch::types,
                .device = &BatchTensors::types,
-               .is_in = [](const BatchShape& batch) { return batch.masked > 0 && batch.types > 0; }},
+               .is_in = [](const BatchShape& batch) { return batch.types > 0; }},
     BatchInput{.name = "rows",
                .shape = InputShape::per_row,
                .host = &Batch::rows,
                .device = &BatchTensors::rows,
-               .is_in = kHasMasked},
-    BatchInput{.name = "row_of", .host = &Batch::row_of, .device = &BatchTensors::row_of, .is_in = kHasMasked},
+               .is_in = kReadsRows},
+    BatchInput{.name = "row_of", .host = &Batch::row_of, .device = &BatchTensors::row_of, .is_in = kReadsRows},
     BatchInput{.name = "labels",
-               .shape = InputShape::per_sample,
+               .shape = InputShape::per_label,
                .host = &Batch::labels,
                .device = &BatchTensors::labels,
-               .is_in = [](const BatchShape& batch) { return batch.classes > 0; },
-               .losses = {1, 3}}};
+               .is_in = [](const BatchShape& batch) { return batch.labels > 0; },
+               .losses = 2}};
 
-/// Writes rows and row_of from the places of masked tokens in each sample, [B P]; -1: none.
+/// Writes rows and row_of from the places of masked tokens in each sequence, [B P]; -1: none.
 void fill_rows(std::span<const std::int32_t> places, const Batch& batch);
 
 /// The source of samples. Thread-safe: rank threads share it.

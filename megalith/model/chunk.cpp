@@ -43,16 +43,21 @@ nn::HeadInputs head_inputs(const Chunk::Inputs& inputs) {
           .rows = inputs.batch.rows,
           .row_of = inputs.batch.row_of,
           .labels = inputs.batch.labels,
-          .label_state = inputs.label_state};
+          .label_state = inputs.label_state,
+          .numbers = inputs.numbers};
 }
 
 void declare_head(std::vector<ParamSpec>& specs, const ModelSpec& model, const nn::TensorParallel& tp) {
   if (const auto* bert = std::get_if<nn::BertHeadSpec>(&model.head.body))
     nn::BertHead::declare(specs, *bert, vocab_shard(model, tp), model.stream, tp.group());
+  if (const auto* task = std::get_if<nn::TaskHeadSpec>(&model.head.body))
+    nn::TaskHead::declare(specs, *task, model.stream, tp.group());
 }
 
 std::unique_ptr<nn::Head> make_head(const ModelSpec& model, const nn::TensorParallel& tp, ParamSet& params,
-                                    std::optional<nn::Norm> norm) {
+                                    std::optional<nn::Norm> norm, std::uint64_t seed) {
+  if (const auto* task = std::get_if<nn::TaskHeadSpec>(&model.head.body))
+    return std::make_unique<nn::TaskHead>(*task, tp, params, std::move(norm), seed);
   Param& table = params.at(model.head.tying == Tying::tied ? kTokenTable : kHeadTable);
   if (const auto* bert = std::get_if<nn::BertHeadSpec>(&model.head.body))
     return std::make_unique<nn::BertHead>(*bert, vocab_shard(model, tp), tp, params,
@@ -87,7 +92,8 @@ std::vector<ParamSpec> declare_model(const ModelSpec& model, const std::vector<C
   const double init_std = model.stream.init_std;
   const bool ends = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.head; });
   const bool embeds = std::any_of(chunks.begin(), chunks.end(), [](const ChunkRange& c) { return c.embedding; });
-  const bool tied = model.head.tying == Tying::tied;
+  const bool reads_table = !std::holds_alternative<nn::TaskHeadSpec>(model.head.body);
+  const bool tied = model.head.tying == Tying::tied && reads_table;
   ParamSpec table = nn::token_table(kTokenTable, vocab_shard(model, tp), hidden_size, init_std);
   ParamSpec head = tied ? table : nn::token_table(kHeadTable, vocab_shard(model, tp), hidden_size, init_std);
   if (tied && (!embeds || !ends)) table.placement = head.placement = grid::kTiedEnds;
@@ -107,7 +113,7 @@ std::vector<ParamSpec> declare_model(const ModelSpec& model, const std::vector<C
     if (chunk.head) {
       if (model.head.norm) nn::Norm::declare(specs, *model.head.norm, hidden_size, tp);
       declare_head(specs, model, tp);
-      if (!tied || !embeds) specs.push_back(head);
+      if (reads_table && (!tied || !embeds)) specs.push_back(head);
     }
   }
   return specs;
@@ -140,7 +146,7 @@ Chunk::Chunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGro
                                                          .dropout = {model.embedding.dropout, config.seed, 0},
                                                          .norm = norm(model.embedding.norm)});
   }
-  if (range.head) head_ = make_head(model, tp_, params, norm(model.head.norm));
+  if (range.head) head_ = make_head(model, tp_, params, norm(model.head.norm), config.seed);
 }
 
 Tensor Chunk::boundary(Exec& ex, const Inputs& inputs) const {

@@ -45,7 +45,7 @@ class Chunk {
     BatchTensors batch;  ///< a chunk with the embedding reads tokens, one with the head reads targets
     Tensor loss_sums;    ///< [losses] f64; the head adds to them
     nn::SegmentGraphs graphs = {};
-    Tensor label_state = {};  ///< nn::HeadInputs
+    Tensor label_state = {}, numbers = {};  ///< nn::HeadInputs
   };
   /// Where a forward pass reads and writes the stream, as in forward().
   struct StreamEnds {

@@ -245,6 +245,12 @@ void check_bert(const ModelConfig& m, Problems& out) {
 void check(const ModelConfig& m, int tp, Problems& out) {
   check_heads(m, tp, out);
   if (m.is_bert()) check_bert(m, out);
+  if (m.num_positions != 0) {
+    out.require(!m.has_rope(), "model.num_positions", m.num_positions,
+                "is for model.position = learned: rotations have no table");
+    out.require(m.num_positions >= m.seq_len, "model.num_positions", m.num_positions,
+                str("must be at least model.seq_len = ", m.seq_len));
+  }
   out.require(!m.is_post_norm() || !m.moe.has_experts(), "model.norm_placement", "post",
               "layers with experts have their norms before; use pre, or leave out section [moe]");
   out.require(m.activation != nn::Activation::gelu_erf || !m.moe.has_experts(), "model.activation", "gelu_erf",

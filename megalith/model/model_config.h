@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "megalith/data/bert_config.h"
 #include "megalith/nn/layer_kinds.h"
 #include "megalith/nn/moe/moe_config.h"
+#include "megalith/nn/task_form.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/rope.h"
 
@@ -24,6 +26,7 @@ struct ModelConfig {
   Index num_layers = 0, hidden_size = 0, num_heads = 0, ffn_hidden_size = 0;
   Index num_kv_heads = 0, head_dim = 0;  ///< 0: num_heads, hidden_size / num_heads
   Index seq_len = 0, vocab_size = 0, padded_vocab_size = 0;
+  Index num_positions = 0;  ///< rows of the table of positions; 0: seq_len
   double dropout = 0.1, attention_dropout = 0.1, embedding_dropout = 0.1;
   nn::NormKind norm = nn::NormKind::layer;
   double norm_eps = 1e-5;
@@ -39,13 +42,18 @@ struct ModelConfig {
   Tying tying = Tying::tied;
   Index token_types = 0;                                   ///< rows of a table of types; texts are of type 0
   data::BertSampleConfig bert = {};                        ///< section [bert], where the family is "bert"
+  std::optional<nn::TaskHeadSpec> task = {};               ///< fine-tuned: its form; dropout follows from `dropout`
   nn::MoeConfig moe = {};                                  ///< section [moe]
   ops::SampleLengths lengths = ops::SampleLengths::equal;  ///< given: batches have the input `lengths`
 
   Index kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
   Index head_width() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }
-  /// Whether it is a masked language model: attention to all tokens of a sample, samples with lengths, BERT's heads.
+  /// Whether it is an encoder: attention to all tokens of a sample, samples with lengths.
   bool is_bert() const { return family == "bert"; }
+  /// Whether it is a masked language model: an encoder with BERT's heads.
+  bool is_masked_lm() const { return is_bert() && !task; }
+  Index tokens_per_sample() const { return seq_len * (task ? task->sequences() : 1); }
+  Index positions() const { return num_positions == 0 ? seq_len : num_positions; }
   ops::AttentionMask attention_mask() const {
     return is_bert() ? ops::AttentionMask::full : ops::AttentionMask::causal;
   }

@@ -38,6 +38,12 @@ nn::OrderLoss order_loss(const ModelConfig& m) {
 
 HeadBody head_body(const ModelConfig& m) {
   if (!m.is_bert()) return LmHeadSpec{};
+  if (m.task) {
+    nn::TaskHeadSpec task = *m.task;
+    task.dropout = m.dropout;
+    task.dropout_site = nn::first_free_site(m.num_layers);
+    return task;
+  }
   return nn::BertHeadSpec{
       .masked_lm = {.name = "head.mlm",
                     .norm = m.norm,
@@ -50,10 +56,16 @@ HeadBody head_body(const ModelConfig& m) {
 double head_flops(const ModelSpec& spec) {
   const auto hidden = static_cast<double>(spec.stream.hidden_size),
              vocab = static_cast<double>(spec.embedding.padded_vocab_size), seq_len = static_cast<double>(spec.seq_len);
+  if (const auto* task = std::get_if<nn::TaskHeadSpec>(&spec.head.body)) {
+    if (task->form == nn::TaskForm::spans) return 2 * 2 * hidden;
+    const double numbers = 2 * hidden * (hidden + static_cast<double>(task->classes / task->sequences()));
+    return spec.seq_len == 0 ? numbers : numbers / seq_len;
+  }
   const auto* bert = std::get_if<nn::BertHeadSpec>(&spec.head.body);
   if (bert == nullptr) return 2 * vocab * hidden;
   const double masked = 2 * hidden * (vocab + hidden);
-  const double order = bert->order == nn::OrderLoss::none ? 0.0 : 2 * hidden * (hidden + nn::OrderHead::kClasses);
+  const auto classes = static_cast<double>(nn::PooledClasses::Spec().classes);
+  const double order = bert->order == nn::OrderLoss::none ? 0.0 : 2 * hidden * (hidden + classes);
   if (spec.seq_len == 0) return masked + order;
   return (static_cast<double>(spec.masked_tokens) * masked + order) / seq_len;
 }
@@ -61,6 +73,7 @@ double head_flops(const ModelSpec& spec) {
 }  // namespace
 
 std::span<const nn::LossSpec> losses_of(const ModelConfig& model) {
+  if (model.task) return nn::TaskHead::losses();
   if (model.is_bert()) return nn::BertHead::losses(order_loss(model));
   return nn::LmHead::kLosses;
 }
@@ -93,7 +106,7 @@ ModelSpec model_spec(const ModelConfig& m, std::span<const grid::LayerRange> lay
                  .seq_len = m.seq_len,
                  .embedding = {.vocab_size = m.vocab_size,
                                .padded_vocab_size = m.padded_vocab_size,
-                               .num_positions = m.has_rope() ? 0 : m.seq_len,
+                               .num_positions = m.has_rope() ? 0 : m.positions(),
                                .num_types = m.token_types,
                                .dropout = m.embedding_dropout,
                                .norm = m.is_post_norm() ? norm_named("embedding.norm") : std::nullopt},
@@ -101,7 +114,7 @@ ModelSpec model_spec(const ModelConfig& m, std::span<const grid::LayerRange> lay
                  .head = {.norm = m.is_post_norm() ? std::nullopt : norm_named("final_norm"),
                           .tying = m.tying,
                           .body = head_body(m)},
-                 .masked_tokens = m.is_bert() ? m.bert.max_masked() : 0,
+                 .masked_tokens = m.is_masked_lm() ? m.bert.max_masked() : 0,
                  .rope = {}};
   if (m.has_rope()) spec.rope = m.rope_frequencies();
   const auto is_held = [&](Index layer) {
@@ -148,7 +161,7 @@ Index count_parameters(const ModelConfig& model) {
 }
 
 Index count_padding(const ModelConfig& m) {
-  const Index tables = m.tying == Tying::tied ? 1 : 2, biases = m.is_bert() ? 1 : 0;
+  const Index tables = m.tying == Tying::tied || m.task ? 1 : 2, biases = m.is_masked_lm() ? 1 : 0;
   return (m.padded_vocab_size - m.vocab_size) * (tables * m.hidden_size + biases);
 }
 

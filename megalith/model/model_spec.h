@@ -9,6 +9,7 @@
 #include "megalith/model/model_config.h"
 #include "megalith/nn/bert_head.h"
 #include "megalith/nn/sublayer_spec.h"
+#include "megalith/nn/task_head.h"
 
 namespace megalith::model {
 
@@ -24,7 +25,7 @@ struct EmbeddingSpec {
 /// The head of a language model: logits of the next token.
 struct LmHeadSpec {};
 /// One alternative per class of heads.
-using HeadBody = std::variant<LmHeadSpec, nn::BertHeadSpec>;
+using HeadBody = std::variant<LmHeadSpec, nn::BertHeadSpec, nn::TaskHeadSpec>;
 
 /// The end of a model: final norm, unless layers end with one, then a head, whose logits are made with a table.
 struct HeadSpec {

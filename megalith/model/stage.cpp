@@ -88,7 +88,16 @@ Stage::Stage(StageConfig config, const comm::Mesh& mesh)
       exchange_(params(), mesh_),
       awaits_params_(chunks().size(), 0) {
   moe().totals = moe_totals_in(nullptr);
+  numbers_ = numbers_shape();
   plan_memory();
+}
+
+Tensor Stage::numbers_shape() const {
+  const std::optional<nn::TaskHeadSpec>& task = config_.model.task;
+  if (!task || !mesh_.last_stage()) return {};
+  return {nullptr,
+          {num_microbatches(config_, mesh_), config_.micro_batch * task->numbers(config_.model.seq_len)},
+          statistics_dtype(config_.policy.compute)};
 }
 
 bool Stage::may_run_in_rounds() const {
@@ -188,7 +197,7 @@ Index Stage::num_slots(const pipeline::LoweredSchedule& schedule) const {
 
 Index Stage::input_bytes() const {
   return std::max(num_slots(train_schedule_), num_slots(eval_schedule_)) * layout_.bytes() + kAlignment +
-         round_up(moe_totals().bytes(), kAlignment);
+         round_up(moe_totals().bytes(), kAlignment) + (numbers_ ? round_up(numbers_.bytes(), kAlignment) : 0);
 }
 
 nn::MoeTotals Stage::moe_totals_in(std::byte* memory) const {
@@ -227,6 +236,7 @@ void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   Carver inputs(inputs_.data());
   loss_sums_ = inputs.next(loss_sums_.shape(), DType::f64);
   moe().totals = moe_totals_in(static_cast<std::byte*>(inputs.next({moe_totals().bytes()}, DType::u8).raw()));
+  if (numbers_) numbers_ = inputs.next(numbers_.shape(), numbers_.dtype());
   slots_.resize(static_cast<std::size_t>(std::max(num_slots(train_schedule_), num_slots(eval_schedule_))));
   for (ActivationSlot& slot : slots_) {
     slot.block = inputs.next({layout_.bytes()}, DType::u8);
@@ -288,7 +298,16 @@ Chunk::Inputs Stage::inputs(const ActivationSlot& slot, const Pass& pass) const 
   nn::Microbatch microbatch = memory_.microbatch(pass);
   microbatch.step_state = slot.step_state;
   microbatch.lengths = slot.batch.lengths;
-  return {std::move(microbatch), slot.batch, loss_sums_, {}, slot.label_state};
+  const Tensor numbers = pass.mode == nn::Mode::evaluate ? numbers_of(slot.microbatch) : Tensor();
+  return {std::move(microbatch), slot.batch, loss_sums_, {}, slot.label_state, numbers};
+}
+
+Tensor Stage::numbers_of(int microbatch) const {
+  if (!numbers_) return {};
+  const Tensor all = numbers_.rows(microbatch, 1);
+  const bool is_of_tokens = config_.model.task->form == nn::TaskForm::spans;
+  const Index columns = is_of_tokens ? config_.model.seq_len : config_.model.task->classes;
+  return all.reshaped({all.numel() / columns, columns});
 }
 
 bool Stage::graphs_know_microbatch() const {
@@ -324,7 +343,7 @@ void Stage::name_slots(MemoryNames& names) const {
     };
     const StepOrder inputs{StepOrder::Part::inputs, order_of(0).within};
     add_name(names, place.step_state, inputs, str("step state", describe(where)));
-    if (config_.model.is_bert()) add_name(names, place.label_state, inputs, str("label state", describe(where)));
+    if (config_.model.is_masked_lm()) add_name(names, place.label_state, inputs, str("label state", describe(where)));
     for (const BatchInput& input : kBatchInputs) {
       if (const Tensor& values = place.batch.*input.device)
         add_name(names, values, inputs, str(input.name, describe(where)));

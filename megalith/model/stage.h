@@ -106,6 +106,9 @@ class Stage : public pipeline::Stage {
   /// By loss: the number of its terms in the inputs of this rank's head, in a step or an evaluated batch. loss_sums()
   /// are the sums over these. Complete when the host has submitted all passes.
   const LossCounts& loss_counts() const { return loss_counts_; }
+  /// Of a fine-tuned model, in ranks with its head: the numbers by which it chooses, of the batch that was evaluated
+  /// last. [microbatches, numbers of a microbatch], f64 for f64, else f32; undefined elsewhere.
+  const Tensor& numbers() const { return numbers_; }
 
   /// How rows come to the experts of other ranks in all training passes from here on. In rounds there are no graphs.
   /// The memory of passes in rounds is planned where experts may have too few rows, in the memory of the others.
@@ -161,9 +164,18 @@ class Stage : public pipeline::Stage {
     bool is(const BatchSource& other, Index first) const { return source == &other && first_sample == first; }
   };
 
+  /// Sequences of a sample.
+  Index sequences() const { return config_.model.task ? config_.model.task->sequences() : 1; }
   Pass pass(nn::Mode mode, nn::RowExchange exchange = nn::RowExchange::at_once) const {
-    return {.mode = mode, .batch = config_.micro_batch, .seq_len = config_.model.seq_len, .exchange = exchange};
+    return {.mode = mode,
+            .batch = config_.micro_batch * sequences(),
+            .seq_len = config_.model.seq_len,
+            .exchange = exchange};
   }
+  /// numbers() without memory.
+  Tensor numbers_shape() const;
+  /// Those of a microbatch, in the shape of the head's logits.
+  Tensor numbers_of(int microbatch) const;
   /// Of the passes from here on.
   Pass pass() const { return pass(mode_, mode_ == nn::Mode::train ? row_exchange_ : nn::RowExchange::at_once); }
   bool may_run_in_rounds() const;
@@ -225,7 +237,7 @@ class Stage : public pipeline::Stage {
   std::vector<std::vector<Chunk::Saved>> saved_, saved_by_evaluation_, saved_in_rounds_;
   std::vector<std::size_t> first_slot_;  // of each chunk, training
   std::vector<std::size_t> first_eval_slot_;
-  Tensor loss_sums_;
+  Tensor loss_sums_, numbers_;
 
   Staging staging_;
   StepInputs step_inputs_;

@@ -47,9 +47,9 @@ void Stage::fill_block(int microbatch, std::span<std::byte> host, LossCounts& co
   else
     std::ranges::copy(read.first(host.size()), host.begin());
   StepState state = state_;
-  state.first_sample = static_cast<std::uint64_t>(first_sample_of(microbatch));
+  state.first_sample = static_cast<std::uint64_t>(first_sample_of(microbatch) * sequences());
   std::memcpy(host.data(), &state, sizeof(state));
-  if (config_.model.is_bert()) {
+  if (config_.model.is_masked_lm()) {
     state.loss_scale = 1.0 / static_cast<double>(config_.global_batch);
     std::memcpy(BatchLayout::label_state_of({host.data(), {std::ssize(host)}, DType::u8}).raw(), &state, sizeof(state));
   }
@@ -114,7 +114,8 @@ void Stage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) 
   }
   if (mode_ == nn::Mode::evaluate) return;
   ops::scale_step_state(ex, optimizer_state_, place.step_state);
-  if (config_.model.is_bert()) ops::scale_step_state(ex, optimizer_state_, place.label_state, ops::ScaledLoss::other);
+  if (config_.model.is_masked_lm())
+    ops::scale_step_state(ex, optimizer_state_, place.label_state, ops::ScaledLoss::other);
 }
 
 }  // namespace megalith::model

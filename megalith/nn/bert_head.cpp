@@ -7,7 +7,6 @@
 namespace megalith::nn {
 namespace {
 
-constexpr const char* kOrderName = "head.";
 constexpr std::array kBertLosses{LossSpec{"mlm_loss", 1, "masked_tokens"}, LossSpec{"order_loss"},
                                  LossSpec{"order_accuracy", 0}};
 
@@ -20,13 +19,13 @@ std::span<const LossSpec> BertHead::losses(OrderLoss order) {
 void BertHead::declare(std::vector<ParamSpec>& specs, const BertHeadSpec& spec, const VocabShard& vocab,
                        const StreamSpec& stream, const comm::Group& tp) {
   MaskedLmHead::declare(specs, spec.masked_lm, vocab, stream, tp);
-  if (spec.order != OrderLoss::none) OrderHead::declare(specs, kOrderName, stream, tp);
+  if (spec.order != OrderLoss::none) PooledClasses::declare(specs, PooledClasses::Spec(), stream, tp);
 }
 
 BertHead::BertHead(const BertHeadSpec& spec, const VocabShard& vocab, const TensorParallel& tp, ParamSet& params,
                    const Parts& parts)
     : tp_(tp), norm_(parts.norm), masked_lm_(spec.masked_lm, vocab, tp.group(), params, parts.table) {
-  if (spec.order != OrderLoss::none) order_.emplace(kOrderName, params);
+  if (spec.order != OrderLoss::none) order_.emplace(PooledClasses::Spec(), params);
 }
 
 Tensor BertHead::read_rows(Exec& ex, const Tensor& x, const HeadInputs& inputs) const {
@@ -47,7 +46,7 @@ Tensor BertHead::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x
                                    state.masked_lm);
   if (order_) {
     const Tensor label_state = microbatch.mode == Mode::train ? inputs.label_state : Tensor();
-    order_->forward(ex, rows.rows(masked, microbatch.batch),
+    order_->forward(ex, microbatch, rows.rows(masked, microbatch.batch),
                     {.labels = inputs.labels, .state = label_state, .sums = inputs.loss_sums.rows(1, 2)}, state.order);
   }
   return loss;
@@ -59,16 +58,9 @@ void BertHead::backward(Exec& ex, const Microbatch& microbatch, const HeadInputs
   const Index masked = inputs.targets.dim(0);
   const Tensor d_rows = ex.tensor({inputs.rows.dim(0), dx.grad.dim(1)}, dx.grad.dtype());
   masked_lm_.backward(ex, microbatch, inputs.targets, state.masked_lm, d_rows.rows(0, masked));
-  if (order_) order_->backward(ex, state.order, d_rows.rows(masked, microbatch.batch), microbatch.weight_grads);
+  if (order_) order_->backward(ex, microbatch, state.order, d_rows.rows(masked, microbatch.batch));
   const Tensor d_normed = norm_ ? ex.tensor_like(state.normed) : dx.grad;
-  tp_.for_blocks(microbatch, {}, [&](const SubBatch& block, const ops::Dropout& place) {
-    const Tensor own_rows = block.of(d_normed);
-    const Index count = own_rows.dim(0);
-    ops::sum_rows(ex, {.rows = d_rows,
-                       .row_of = inputs.row_of.rows(place.first_row, count).reshaped({count, 1}),
-                       .weights = {},
-                       .y = own_rows});
-  });
+  put_rows_back(ex, tp_, microbatch, inputs, d_rows, d_normed);
   if (norm_) norm_->backward(ex, d_normed, state.norm, {}, dx);
 }
 

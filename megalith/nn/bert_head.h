@@ -4,7 +4,7 @@
 #include <span>
 
 #include "megalith/nn/masked_lm_head.h"
-#include "megalith/nn/order_head.h"
+#include "megalith/nn/pooled_classes.h"
 
 namespace megalith::nn {
 
@@ -53,7 +53,7 @@ class BertHead final : public Head {
   struct State : Head::Saved {
     Norm::Saved norm;
     MaskedLmHead::Saved masked_lm;
-    OrderHead::Saved order;
+    PooledClasses::Saved order;
     Tensor normed;  ///< [O, H]
   };
   static State& own(Saved& saved) { return static_cast<State&>(saved); }
@@ -65,7 +65,7 @@ class BertHead final : public Head {
   TensorParallel tp_;
   std::optional<Norm> norm_;
   MaskedLmHead masked_lm_;
-  std::optional<OrderHead> order_;
+  std::optional<PooledClasses> order_;
 };
 
 }  // namespace megalith::nn

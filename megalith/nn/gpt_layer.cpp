@@ -6,7 +6,7 @@ namespace {
 /// Dropouts of a layer. Random site 0 is the embedding's, then come three per layer.
 enum class LayerSite : std::uint8_t { attention_probabilities, after_attention, after_mlp };
 std::uint32_t random_site(Index layer, LayerSite site) {
-  return static_cast<std::uint32_t>(1 + 3 * layer + static_cast<Index>(site));
+  return first_free_site(layer) + static_cast<std::uint32_t>(site);
 }
 
 SublayerBody after_attention(const GptLayerConfig& config) {
@@ -15,6 +15,8 @@ SublayerBody after_attention(const GptLayerConfig& config) {
 }
 
 }  // namespace
+
+std::uint32_t first_free_site(Index num_layers) { return static_cast<std::uint32_t>(1 + 3 * num_layers); }
 
 std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, const GptLayerConfig& config) {
   const AttentionSpec attention{

@@ -29,4 +29,7 @@ struct GptLayerConfig {
 /// arXiv:2302.13971, section 2.2 (Llama).
 std::array<SublayerSpec, 2> gpt_layer(const std::string& name, Index number, const GptLayerConfig& config);
 
+/// The first random site of a dropout after so many layers.
+std::uint32_t first_free_site(Index num_layers);
+
 }  // namespace megalith::nn

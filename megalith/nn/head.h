@@ -22,9 +22,11 @@ struct HeadInputs {
   Tensor loss_sums;    ///< [losses] f64
   Tensor rows = {};    ///< [R] i32, rows of the microbatch, each at most once; -1: none
   Tensor row_of = {};  ///< [T] i32, the inverse: where in `rows` a row of the microbatch is; -1: nowhere
-  Tensor labels = {};  ///< [B] i32, the class of each sample; -1: it has none
+  Tensor labels = {};  ///< [B] i32, the class of each sample; -1: it has none. Of tasks see TaskHead
   /// u8 [sizeof(StepState)], whose loss_scale multiplies the gradients of losses of labels. In training.
   Tensor label_state = {};
+  /// f64 for f64, else f32: overwritten with what the head of a task chooses by, unless undefined.
+  Tensor numbers = {};
 };
 
 /// The end of a model: from the stream x [O, H] to losses, O = T or its share outside a region (TensorParallel). Const
@@ -59,5 +61,10 @@ class Head {
   /// Throws InternalError if another result about rows, or about samples, is asked for than those made.
   static void require_made(const HeadResults& results, ResultOf of, std::initializer_list<Result> made);
 };
+
+/// Overwrites d_stream [O, H] with this rank's own rows of d_rows [R, H], each at its row of the microbatch; other rows
+/// are 0. All ranks of tp have the same d_rows.
+void put_rows_back(Exec& ex, const TensorParallel& tp, const Microbatch& microbatch, const HeadInputs& inputs,
+                   const Tensor& d_rows, const Tensor& d_stream);
 
 }  // namespace megalith::nn

@@ -14,8 +14,9 @@ class ReplicatedLinear {
  public:
   struct Sizes {
     Index in = 0, out = 0;
+    bool has_bias = true;
   };
-  /// Appends name.weight [out, in] and name.bias [out].
+  /// Appends name.weight [out, in] and, with a bias, name.bias [out].
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const Sizes& sizes, const comm::Group& tp,
                       double init_std);
   /// With the parameters that declare() has named.
@@ -24,7 +25,8 @@ class ReplicatedLinear {
   /// The product alone, new memory: the op that follows adds the bias.
   Tensor multiply(Exec& ex, const Tensor& x) const;
   Tensor forward(Exec& ex, const Tensor& x) const;
-  const Param& bias() const { return bias_; }
+  /// There must be one.
+  const Param& bias() const { return *bias_; }
   /// Adds to the gradients of weight and bias; Write::overwrite replaces that of the weight.
   void backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write) const;
   /// Overwrites dx [N, in].
@@ -32,7 +34,7 @@ class ReplicatedLinear {
 
  private:
   Param& weight_;  // [out, in]
-  Param& bias_;    // [out]
+  Param* bias_;    // [out]; null: none
 };
 
 }  // namespace megalith::nn

@@ -94,7 +94,8 @@ void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microba
   TensorParallel::InRegion d_sum = tp_.to_region(ex, d_rows, kWholeMicrobatch);
   d_sum.messages.wait(ex);
   if (parts_.types != nullptr) types_backward(ex, ids.types, d_sum.x);
-  if (parts_.position != nullptr) ops::position_backward(ex, d_sum.x, parts_.position->grad);
+  if (parts_.position != nullptr)
+    ops::position_backward(ex, d_sum.x, parts_.position->grad.rows(0, microbatch.seq_len));
   ops::embedding_backward(
       ex, {.ids = ids.tokens, .dy = d_sum.x, .table_grad = parts_.table.grad, .first_id = vocab_.first_id});
 }
