@@ -23,6 +23,8 @@ constexpr double kMaxRanks = grid::kMaxRanks, kMaxStages = grid::kMaxStages, kMa
 constexpr double kMaxSamples = 1 << 30, kMaxScale = 0x1p60, kAnyInteger = 0x1p63;
 constexpr std::string_view kDiffers = "results differ from an uninterrupted run";
 constexpr std::array<std::string_view, 3> kFamilies = {"gpt2", "llama", "bert"};
+constexpr std::array<std::string_view, 5> kTasks = {"mnli", "qqp", "squad1", "squad2", "race"};
+constexpr std::array<std::string_view, 3> kTaskPresets = {"336m", "1.3b", "3.9b"};
 constexpr std::array<std::string_view, 4> kPrecisions = {"fp64", "fp32", "bf16", "fp16"};
 
 /// A key of section [moe], whose plan is a part of the model.
@@ -63,6 +65,10 @@ Bounds one_of(std::span<const std::string_view> choices, std::string_view note =
 /// Recipes of GPT-2 and of BERT name the parts of their blocks only where they are not GPT-2's.
 bool is_gpt2(const RunPlan& plan) { return plan.model.family == "gpt2" || plan.model.is_bert(); }
 bool is_bert(const RunPlan& plan) { return plan.model.is_bert(); }
+bool is_masked_lm(const RunPlan& plan) { return plan.model.is_masked_lm(); }
+bool has_task(const RunPlan& plan) { return plan.task.is_set(); }
+bool has_queries(const RunPlan& plan) { return has_task(plan) && plan.task.name != "mnli" && plan.task.name != "qqp"; }
+bool has_windows(const RunPlan& plan) { return plan.task.name.starts_with("squad"); }
 bool has_experts(const RunPlan& plan) { return plan.model.moe.has_experts(); }
 bool drops_rows(const RunPlan& plan, const RunConfig& saved) {
   return (plan.model.moe.overflow == nn::RowOverflow::drop || saved.moe.overflow == "drop") && limits_rows(plan);
@@ -178,6 +184,11 @@ std::vector<Key> make_keys() {
       {"model.seq_len", at([](auto& c) -> auto& { return c.model.seq_len; }),
        words("`1024`, of `bert` `512`, or the preset's"), between(1, kMaxSize), must_match, not_differ,
        "tokens of a sample, and positions of the model"},
+      {"model.num_positions", at([](auto& c) -> auto& { return c.model.num_positions; }), words("`model.seq_len`"),
+       between(1, kMaxSize), must_match, not_differ,
+       "rows of the table of positions, at least `seq_len`: more, where a model trains on shorter samples than it "
+       "takes",
+       [](const RunPlan& plan) { return plan.model.num_positions != 0; }},
       {"model.vocab_size", at([](auto& c) -> auto& { return c.model.vocab_size; }),
        words("the highest id of the tokenizer plus one: 256 of `byte`, 50257 of `gpt2`, of others as in their files"),
        between(1, kMaxSize), must_match, not_differ, "ids of the vocabulary"},
@@ -195,16 +206,39 @@ std::vector<Key> make_keys() {
        one_of(kNamesOf<data::SentenceOrder>), must_match, not_differ,
        "a second loss: whether the two segments of a sample follow each other in the text or were swapped (`sop`), or "
        "whether the second is of another document (`nsp`); `none`: samples of one segment, no second loss",
-       is_bert},
+       is_masked_lm},
       {"bert.mask_fraction", bert([](auto& c) -> auto& { return c.mask_fraction; }), words("`0.15`"),
        Bounds{.min = 0, .max = 0.5, .is_above = true}, must_match, not_differ,
-       "of a sample's tokens that are not special: at most so many, rounded down, or 1, are masked", is_bert},
+       "of a sample's tokens that are not special: at most so many, rounded down, or 1, are masked", is_masked_lm},
       {"bert.max_ngram", bert([](auto& c) -> auto& { return c.max_ngram; }), words("`3`"), between(1, 10), warns,
-       not_differ, "words of a masked span, at most; a span of n words is chosen in proportion to 1/n", is_bert},
+       not_differ, "words of a masked span, at most; a span of n words is chosen in proportion to 1/n", is_masked_lm},
       {"bert.whole_words", bert([](auto& c) -> auto& { return c.whole_words; }), words("`true`"), any(), warns,
-       not_differ, "mask all pieces of a word together; else each piece counts as a word", is_bert},
+       not_differ, "mask all pieces of a word together; else each piece counts as a word", is_masked_lm},
       {"bert.short_fraction", bert([](auto& c) -> auto& { return c.short_fraction; }), words("`0.1`"), probability(),
-       warns, not_differ, "share of samples that are cut to a random shorter length", is_bert},
+       warns, not_differ, "share of samples that are cut to a random shorter length", is_masked_lm},
+      {"task.name", at([](auto& c) -> auto& { return c.task.name; }), words("none: no fine-tuning"), one_of(kTasks),
+       must_match, not_differ,
+       "fine-tuning on MNLI, QQP, SQuAD 1.1, SQuAD 2.0 or RACE ([finetuning.md](finetuning.md)): `data.train` and "
+       "`data.valid` name the task's files. It sets `optimizer.decay = 'linear'`, `optimizer.min_lr = 0`, a warm-up of "
+       "6 "
+       "% of the steps, and a dev score of the whole of `data.valid` after each epoch. Steps follow from `epochs`",
+       has_task},
+      {"task.init", at([](auto& c) -> auto& { return c.task.init; }), words("none"), any(), may_change, differ,
+       "the checkpoint to begin with, as `train.init`. `[model]` and the tokenizer are its own; a recipe may give a "
+       "shorter `model.seq_len` and its own dropout. Values that it lacks, the head of the task among them, come from "
+       "the seed. Without it all do, and the recipe gives `[model]`",
+       has_task},
+      {"task.preset", asked_only([](auto& c) -> auto& { return c.task.preset; }), words("none"), one_of(kTaskPresets),
+       may_change, not_differ,
+       "batch, rate and epochs of the paper's table 6 for a model of this size; other keys override them"},
+      {"task.epochs", at([](auto& c) -> auto& { return c.task.epochs; }), words("must be given, or a preset"),
+       between(1, kMaxSize), warns, not_differ,
+       "passes over the training set. An epoch's last batch is filled with samples without a loss", has_task},
+      {"task.max_query", at([](auto& c) -> auto& { return c.task.max_query; }), words("`128`"), between(1, kMaxSize),
+       must_match, not_differ, "tokens of a question (SQuAD), or of a question with an option (RACE), that are kept",
+       has_queries},
+      {"task.doc_stride", at([](auto& c) -> auto& { return c.task.doc_stride; }), words("`128`"), between(1, kMaxSize),
+       must_match, not_differ, "tokens by which the windows of a paragraph of SQuAD advance", has_windows},
       {"moe.num_experts", moe([](auto& c) -> auto& { return c.num_experts; }), words("none: a dense model"),
        between(1, static_cast<double>(ops::kMaxRouterExperts)), must_match, not_differ,
        "experts of an MoE layer, which take the place of its MLP; divisible by `parallel.ep`", has_experts},
@@ -424,7 +458,8 @@ std::vector<Key> make_keys() {
        literal("600.0"), above(0), may_change, not_differ,
        "seconds that a rank waits for another before it ends the run with exit code 72"},
       {"train.steps", at([](auto& c) -> auto& { return c.train.steps; }), words("must be given"), at_least(0),
-       may_change, not_differ, "number of optimizer steps, including those before a resume"},
+       may_change, not_differ, "number of optimizer steps, including those before a resume; not with `task.name`",
+       [](const RunPlan& plan) { return !has_task(plan); }},
       {"train.init", at([](auto& c) -> auto& { return c.train.init; }), words("none"), any(), may_change, differ,
        "fine-tuning: the run begins with the values of this checkpoint (a step folder, a folder of them, or OUT of a "
        "run), trained here or imported. Step, optimizer and data start from the beginning. The recipe's `[model]`, "

@@ -12,6 +12,7 @@ RunConfig values_of(const model::ModelConfig& m, const model::ModelConfig& other
   plan.model = m;
   if (other.num_kv_heads != 0) plan.model.num_kv_heads = m.kv_heads();
   if (other.head_dim != 0) plan.model.head_dim = m.head_width();
+  if (other.num_positions != 0) plan.model.num_positions = m.positions();
   RunConfig config;
   for (const Key& key : keys()) {
     if (key.members.get != nullptr) key.members.get(plan, config);
@@ -33,7 +34,8 @@ bool has_dense_layers(const model::ModelConfig& m) { return m.num_moe_layers() <
 /// Whether different values of a key, or values that nothing reads, are the same model.
 bool is_same_model(std::string_view key, const model::ModelConfig& a, const model::ModelConfig& b) {
   if (key == "model.family") return a.is_bert() == b.is_bert();  // it sets defaults of other keys
-  if (key == "bert.order") return !a.is_bert() || a.bert.is_pair() == b.bert.is_pair();
+  if (key == "bert.order") return !a.is_masked_lm() || !b.is_masked_lm() || a.bert.is_pair() == b.bert.is_pair();
+  if (key == "model.tied" && b.task) return true;  // its head has no logits of tokens
   if (key == "model.ffn_hidden_size") return !has_dense_layers(a) && !has_dense_layers(b);
   if (key.starts_with("model.rope_")) return !a.has_rope() || !b.has_rope();
   if (!key.starts_with("moe.") || key == "moe.num_experts") return false;
@@ -42,9 +44,12 @@ bool is_same_model(std::string_view key, const model::ModelConfig& a, const mode
   return (key == "moe.score_before_top_k" || key == "moe.normalize_top_k") && weighs_alike(a.moe, b.moe);
 }
 
-/// No parameter depends on the length of a sample or on rotations.
-bool is_of_rotations(std::string_view key, const model::ModelConfig& a, const model::ModelConfig& b) {
-  return (key == "model.seq_len" || key.starts_with("model.rope_")) && a.has_rope() && b.has_rope();
+/// Whether no parameter depends on a key: on rotations, or on the length of a sample where it is not the number of
+/// positions.
+bool is_without_parameters(std::string_view key, const model::ModelConfig& a, const model::ModelConfig& b) {
+  const bool rotate = a.has_rope() && b.has_rope();
+  if (key == "model.seq_len") return rotate || a.positions() == b.positions();
+  return key.starts_with("model.rope_") && rotate;
 }
 
 }  // namespace
@@ -58,7 +63,7 @@ ModelChanges model_changes(const RunPlan& saved, const RunPlan& plan) {
     if (!is_model || key.resume.rule != OnResume::must_match) continue;
     const std::string was_text = value_text(key.members.asked(was)), is_text = value_text(key.members.asked(is));
     if (was_text == is_text || is_same_model(key.name, then, now)) continue;
-    std::vector<std::string>& lines = is_of_rotations(key.name, then, now) ? changes.taken : changes.refused;
+    std::vector<std::string>& lines = is_without_parameters(key.name, then, now) ? changes.taken : changes.refused;
     lines.push_back(str(key.name, " = ", is_text, ": the checkpoint's model has ", was_text));
   }
   return changes;

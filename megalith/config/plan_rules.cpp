@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "megalith/config/moe_rules.h"
+#include "megalith/config/task_rules.h"
 #include "megalith/model/model_spec.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/norm.h"
@@ -128,6 +129,7 @@ void check_train(const RunPlan& plan, Problems& out) {
 
 void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken, Problems& out) {
   check(plan.data, out);
+  if (!broken.any("task.") && !broken.any("model.")) check_task(plan, out);
   if (shape == ModelShape::known) {
     model::check(plan.model, plan.grid.tp, out);
     if (!broken.any("parallel.")) check_stage_layers(plan, out);

@@ -9,6 +9,7 @@
 #include "megalith/config/plan_rules.h"
 #include "megalith/config/preset_rules.h"
 #include "megalith/config/run_plan.h"
+#include "megalith/config/task_rules.h"
 #include "megalith/config/vocabulary_rules.h"
 #include "megalith/grid/advice.h"
 
@@ -98,7 +99,7 @@ ModelShape derive_model(RunConfig& c, const BrokenKeys& broken, const RunPlan& p
   for (const auto& [key, value] : {std::pair{"model.num_layers", m.num_layers},
                                    {"model.hidden_size", m.hidden_size},
                                    {"model.num_heads", m.num_heads}}) {
-    if (!value) out.add_line(str(key, " is not set: give it, or model.preset"));
+    if (!value) out.add_line(str(key, " is not set: give it, or ", c.task.name ? "task.init" : "model.preset"));
   }
   if (!m.num_layers || !m.hidden_size || !m.num_heads) return ModelShape::unknown;
   set_default(m.seq_len, 1024);
@@ -174,6 +175,7 @@ RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
   RunPlan plan;
   Problems out;
   RunConfig c = asked;
+  derive_task(c, plan, out);
   const bool has_preset = derive_preset(c, plan, out);
   derive_family(c, out);
   derive_moe(c, out);
@@ -197,6 +199,7 @@ RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
   if (plan.model.is_bert()) {
     plan.model.lengths = ops::SampleLengths::given;
     plan.model.bert.seq_len = plan.model.seq_len;
+    set_task_head(plan);
   }
   plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, out);
   if (!nn::read_modules(*c.recompute.modules, plan.recompute, out)) broken.names.push_back("recompute.modules");

@@ -16,6 +16,7 @@ struct RunConfig {
   struct Model {
     std::optional<std::string> preset, family;
     std::optional<Index> num_layers, hidden_size, num_heads, ffn_hidden_size, seq_len, vocab_size, padded_vocab_size;
+    std::optional<Index> num_positions;
     std::optional<Index> num_kv_heads, head_dim, rope_original_seq_len, token_types;
     std::optional<double> dropout, attention_dropout, embedding_dropout;
     std::optional<double> norm_eps, rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
@@ -28,6 +29,10 @@ struct RunConfig {
     std::optional<Index> max_ngram;
     std::optional<bool> whole_words;
   } bert;
+  struct Task {
+    std::optional<std::string> name, init, preset;
+    std::optional<Index> epochs, max_query, doc_stride;
+  } task;
   struct Moe {
     std::optional<Index> num_experts, top_k, ffn_hidden_size, num_groups, group_top_k;
     std::optional<Index> shared_ffn_hidden_size, capacity_run;

@@ -16,6 +16,7 @@
 #include "megalith/ops/gemm_table.h"
 #include "megalith/optim/optim_config.h"
 #include "megalith/params/policy.h"
+#include "megalith/tasks/task_set.h"
 
 namespace megalith::config {
 
@@ -39,6 +40,20 @@ struct TrainConfig {
   Determinism determinism() const { return deterministic ? Determinism::required : Determinism::not_required; }
 };
 
+/// Section [task]: fine-tuning.
+struct TaskConfig {
+  std::string name;  ///< tasks::name_of(); empty: none
+  std::string init;  ///< a checkpoint, or a Hugging Face folder, with which the run begins
+  Index epochs = 1;
+  Index max_query = 128, doc_stride = 128;  ///< tasks::TaskSetConfig
+  /// Which of these the recipe leaves to follow from the number of steps.
+  bool derives_warmup = false, derives_decay = false, derives_interval = false;
+
+  bool is_set() const { return !name.empty(); }
+  /// The task must be set.
+  tasks::TaskSetConfig set_config(Index seq_len, Index max_line) const;
+};
+
 /// Whether forward passes cut a microbatch into two sub-microbatches, so that the all-reduces over tp of one overlap
 /// with the GEMMs of the other. `automatic`: on GPUs in 16 bits, if the microbatch can be halved. In f32 a library's
 /// GEMM of fewer rows may have other bits.
@@ -57,6 +72,7 @@ struct RunPlan {
   bool sequence_parallel = false;
   double timeout_s = comm::WorldOptions{}.timeout_s;  ///< how long a rank waits for others before it ends the run
   TrainConfig train;
+  TaskConfig task;
   optim::OptimConfig optimizer;
   data::DataConfig data;
   checkpoint::CheckpointConfig checkpoint;
@@ -78,6 +94,11 @@ struct RunPlan {
   int row_shares() const { return sequence_parallel ? grid.tp : 1; }
   /// The facts that the rules on graphs.scopes need.
   capture::RunFacts run_facts() const;
+  /// The checkpoint that a run begins with, and the key that names it; empty: none.
+  const std::string& init() const { return task.is_set() ? task.init : train.init; }
+  const char* init_key() const { return task.is_set() ? "task.init" : "train.init"; }
+  /// Steps of an epoch of a fine-tuning run with so many samples: the last one may hold samples without a loss.
+  Index steps_per_epoch(Index samples) const { return ceil_div(samples, train.global_batch); }
   /// Whether the algorithms of GEMMs are chosen, and kept in a table, before step 1.
   bool chooses_gemms() const { return device == Device::cuda && train.gemm == ops::GemmChoice::timed; }
 
@@ -99,6 +120,11 @@ using CountIds = std::function<Index(const std::string& tokenizer, const std::st
 /// of `byte` and of GPT-2's own vocabulary is known. Throws ConfigError with all broken rules; where there is none,
 /// what count_ids throws.
 RunPlan resolve(const RunConfig& asked, int ranks = 0, const CountIds& count_ids = nullptr);
+
+/// Completes the plan of a fine-tuning run, whose steps follow from the samples of its training set: train.steps, and
+/// what the recipe leaves to follow from it: a warm-up of 6 % of the steps, a decay to the end, a dev score after each
+/// epoch. Does nothing for other runs.
+void set_samples(Index samples, RunPlan& plan);
 
 /// "tp 2 pp 2 dp 1" (and "chunks 2" with several, "sequence parallel" with sequence parallelism): the name of a grid in
 /// logs and manifests.

@@ -7,7 +7,6 @@
 #include "megalith/data/bert_samples.h"
 
 namespace megalith::tasks {
-namespace {
 
 std::string race_query(const RaceQuestion& question, const std::string& option) {
   std::string query = question.text;
@@ -17,8 +16,6 @@ std::string race_query(const RaceQuestion& question, const std::string& option) 
   while (end < query.size() && query[end] == '_') ++end;
   return query.replace(blank, end - blank, option);
 }
-
-}  // namespace
 
 FrameTokens frame_tokens(const tokenizer::Tokenizer& tokenizer) {
   const data::BertVocabulary vocabulary = data::bert_vocabulary(tokenizer);

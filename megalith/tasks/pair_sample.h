@@ -39,13 +39,16 @@ PairSample make_pair_sample(std::span<const std::int32_t> a, std::span<const std
 PairSample pair_sample(const PairExample& example, const tokenizer::Tokenizer& tokenizer, const FrameTokens& frame,
                        Index seq_len);
 
+/// The text of a question with an option: it takes the place of the "_" in a question that has one, else it follows.
+std::string race_query(const RaceQuestion& question, const std::string& option);
+
 struct RaceSampleSize {
   Index seq_len = 512;
   Index max_query = 128;  ///< tokens of a question with an option
 };
 
-/// The four sequences of a question: A is the article, B the question with an option. An option takes the place of the
-/// "_" in a question that has one, else it follows. B keeps its first `max_query` tokens.
+/// The four sequences of a question: A is the article, B the question with an option (race_query()). B keeps its first
+/// `max_query` tokens.
 std::array<PairSample, kRaceOptions> race_samples(const RaceSet& set, const RaceQuestion& question,
                                                   const tokenizer::Tokenizer& tokenizer, const FrameTokens& frame,
                                                   const RaceSampleSize& size);

@@ -11,6 +11,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/config/moe_rules.h"
+#include "megalith/ops/init.h"
 #include "megalith/ops/row_budget.h"
 #include "megalith/train/gather.h"
 
@@ -38,6 +39,34 @@ std::string non_finite_parameter(Exec& ex, const ParamSet& params) {
     }
   }
   return "";
+}
+
+/// Numbers of microbatches [M, N] sample by sample. Those of spans are [2, B, S] in a microbatch of B samples.
+std::vector<float> by_sample(const Tensor& numbers, const config::RunPlan& plan) {
+  const std::span<float> all = numbers.span<float>();
+  if (plan.model.task->form != nn::TaskForm::spans) return {all.begin(), all.end()};
+  const auto samples = static_cast<std::size_t>(plan.train.micro_batch),
+             seq_len = static_cast<std::size_t>(plan.model.seq_len);
+  std::vector<float> ordered;
+  ordered.reserve(all.size());
+  for (std::size_t first = 0; first < all.size(); first += 2 * samples * seq_len) {
+    for (std::size_t sample = 0; sample < samples; ++sample) {
+      for (const std::size_t which : {sample, samples + sample}) {
+        const std::span<float> row = all.subspan(first + which * seq_len, seq_len);
+        ordered.insert(ordered.end(), row.begin(), row.end());
+      }
+    }
+  }
+  return ordered;
+}
+
+/// A rank, then its numbers; nothing without numbers.
+std::vector<std::byte> as_bytes_of(Index rank, const std::vector<float>& numbers) {
+  if (numbers.empty()) return {};
+  std::vector<std::byte> bytes(sizeof rank + numbers.size() * sizeof(float));
+  std::memcpy(bytes.data(), &rank, sizeof rank);
+  std::memcpy(bytes.data() + sizeof rank, numbers.data(), numbers.size() * sizeof(float));
+  return bytes;
 }
 
 }  // namespace
@@ -252,7 +281,35 @@ StepReport Engine::finish_step() {
           .moe = read_moe(outcome_of(index) + kOutcomeBytes)};
 }
 
-Evaluated Engine::evaluate_losses(const model::BatchSource& source, Index samples) {
+std::vector<float> Engine::gather_numbers() {
+  model::Stage& stage = memory_.stage();
+  std::vector<float> mine;
+  if (const Tensor& numbers = stage.numbers(); numbers && memory_.counts_losses()) {
+    Exec host;
+    const Tensor on_host = host.tensor(numbers.shape(), numbers.dtype()),
+                 narrow = host.tensor(numbers.shape(), DType::f32);
+    exec().copy(on_host.raw(), numbers.raw(), numbers.bytes());
+    world().wait_for(exec());
+    ops::cast(host, on_host, narrow);
+    mine = by_sample(narrow, memory_.plan());
+  }
+  // Ranks with the head, in the order of their samples.
+  const std::vector<std::vector<std::byte>> all = gather_bytes(world(), as_bytes_of(mesh().dp_rank(), mine));
+  std::vector<std::vector<float>> parts(static_cast<std::size_t>(mesh().dp.size()));
+  for (const std::vector<std::byte>& bytes : all) {
+    if (bytes.empty()) continue;
+    Index rank = 0;
+    std::memcpy(&rank, bytes.data(), sizeof rank);
+    std::vector<float>& part = parts[static_cast<std::size_t>(rank)];
+    part.resize((bytes.size() - sizeof rank) / sizeof(float));
+    std::memcpy(part.data(), bytes.data() + sizeof rank, part.size() * sizeof(float));
+  }
+  std::vector<float> joined;
+  for (const std::vector<float>& part : parts) joined.insert(joined.end(), part.begin(), part.end());
+  return joined;
+}
+
+Evaluated Engine::evaluate_losses(const model::BatchSource& source, Index samples, const TakeNumbers& take) {
   if (steps_started() != 0) throw InternalError("[Engine::evaluate] a step is under way");
   const config::RunPlan& plan = memory_.plan();
   stage().gather_all_params(exec());
@@ -266,6 +323,9 @@ Evaluated Engine::evaluate_losses(const model::BatchSource& source, Index sample
       totals.loss_sums[i] += memory_.read<double>(stage().loss_sums().rows(i, 1));
       counts.loss_counts[i] += static_cast<std::uint64_t>(memory_.loss_counts()[static_cast<std::size_t>(i)]);
     }
+    if (!take) continue;
+    const std::vector<float> numbers = gather_numbers();
+    if (world().rank() == 0) take(numbers);
   }
   graphs_.end_evaluation();
   if (!memory_.counts_losses()) totals = {};

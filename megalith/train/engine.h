@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -68,8 +69,10 @@ class Engine {
   /// Mean loss over the targets with a loss of the first `samples` samples of a source, without dropout, in whole
   /// batches. After these samples the source must give targets without a loss. No step may be in flight. Collective.
   double evaluate(const model::BatchSource& source, Index samples) { return evaluate_losses(source, samples).loss; }
-  /// The same, with the mean of each loss.
-  Evaluated evaluate_losses(const model::BatchSource& source, Index samples);
+  /// The same, with the mean of each loss. `take`: of a fine-tuned model, called on rank 0 with the numbers of the
+  /// samples of each batch, in their order; the last batch may go beyond `samples`.
+  using TakeNumbers = std::function<void(std::span<const float>)>;
+  Evaluated evaluate_losses(const model::BatchSource& source, Index samples, const TakeNumbers& take = {});
 
   /// As in RunMemory.
   ops::OptimizerState optimizer_state() { return memory_.optimizer_state(); }
@@ -114,6 +117,8 @@ class Engine {
   nn::MoeTotals totals_in(std::byte* memory) const;
   MoeReport read_moe(std::byte* totals) const;
   std::byte* outcome_of(Index step_in_flight);  ///< its StepOutcome, then totals
+  /// The numbers of the batch that was evaluated last, sample by sample, on rank 0. Collective.
+  std::vector<float> gather_numbers();
   void load(const Started& started);
   /// Makes the terms of a step's first loss known to its passes, unless the vote of the step before has: in the first
   /// step of a run and of a resume. Collective.

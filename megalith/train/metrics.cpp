@@ -113,10 +113,15 @@ void MetricsLog::write(const StepMetrics& m) {
            ",\"memory_bytes\":", m.memory_bytes, m.result.moe.empty() ? "" : ",\"moe\":" + m.result.moe.json(), "}"));
 }
 
-void MetricsLog::write_eval(Index step, const std::string& name, const Evaluated& result) {
+void MetricsLog::write_eval(Index step, const HeldOutResult& held_out) {
+  const Evaluated& result = held_out.result;
   evaluated_.insert(step);
-  line(str(kEvaluation, "\"", name, "\",\"step\":", step, ",\"loss\":", number(result.loss), parts_of(result.losses),
-           ",\"perplexity\":", number(std::exp(result.losses[0].mean)), "}"));
+  std::string rest;
+  for (const auto& [name, value] : held_out.figures)
+    rest += str(",\"", name, "\":", std::visit([](auto figure) { return number(static_cast<double>(figure)); }, value));
+  if (held_out.figures.empty())
+    rest = str(parts_of(result.losses), ",\"perplexity\":", number(std::exp(result.losses[0].mean)));
+  line(str(kEvaluation, "\"", held_out.name, "\",\"step\":", step, ",\"loss\":", number(result.loss), rest, "}"));
 }
 
 void MetricsLog::write_graphs(Index step, const GraphAccount& a) {

@@ -29,7 +29,7 @@ class MetricsLog {
   /// A resumed run drops the lines after `resumed_step`, because it writes them again.
   MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step);
   void write(const StepMetrics& metrics);
-  void write_eval(Index step, const std::string& name, const Evaluated& result);
+  void write_eval(Index step, const HeldOutResult& held_out);
   /// Rank 0's graphs, as captured at the end of a step.
   void write_graphs(Index step, const GraphAccount& account);
   /// Returns when all written lines are durable. Called before a checkpoint acknowledges their steps.

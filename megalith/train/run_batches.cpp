@@ -1,6 +1,8 @@
 #include "megalith/train/run_batches.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <vector>
 
 namespace megalith::train {
@@ -25,6 +27,35 @@ void fill_bert(const data::BertSampleConfig& config, Index count, const model::B
     if (!batch.labels.empty()) batch.labels[i] = sample.label;
   }
   if (!batch.rows.empty()) model::fill_rows(places, batch);
+}
+
+/// Writes sample sample_of(i) of a set, or where that is none one without a loss, for each i of a batch. Its sequences
+/// without a loss have one token.
+template <class SampleOf>
+void fill_task(const tasks::TaskSet& set, Index count, const model::Batch& batch, SampleOf&& sample_of) {
+  const auto sequences = static_cast<std::size_t>(set.sequences()), samples = static_cast<std::size_t>(count),
+             tokens = sequences * static_cast<std::size_t>(set.config().seq_len);
+  std::vector<std::int32_t> scratch(batch.tokens.empty() ? 2 * tokens : 0);
+  std::array<std::int32_t, 2> labels{};
+  const auto part = [&](std::span<std::int32_t> input, std::size_t sample, std::size_t spare) {
+    return input.empty() ? std::span(scratch).subspan(spare, tokens) : input.subspan(sample * tokens, tokens);
+  };
+  for (std::size_t i = 0; i < samples; ++i) {
+    const tasks::TaskSample sample{.tokens = part(batch.tokens, i, 0),
+                                   .types = part(batch.types, i, tokens),
+                                   .lengths = batch.lengths.subspan(i * sequences, sequences),
+                                   .labels = std::span(labels).first(static_cast<std::size_t>(set.labels()))};
+    if (const std::optional<Index> number = sample_of(static_cast<Index>(i))) {
+      set.make(*number, sample);
+    } else {
+      for (const std::span<std::int32_t> ids : {sample.tokens, sample.types}) std::ranges::fill(ids, 0);
+      std::ranges::fill(sample.lengths, 1);
+      std::ranges::fill(sample.labels, model::kNoTarget);
+    }
+    for (std::size_t k = 0; k < sample.labels.size() && !batch.labels.empty(); ++k)
+      batch.labels[k * samples + i] = sample.labels[k];
+  }
+  if (!batch.rows.empty()) model::fill_rows({}, batch);
 }
 
 }  // namespace
@@ -54,6 +85,21 @@ void BertHeldOutBatches::fill(Index first_sample, Index count, const model::Batc
       std::ranges::fill(none, model::kNoTarget);
     sample.length = 0;
     sample.label = model::kNoTarget;
+  });
+}
+
+void TaskTrainBatches::fill(Index first_sample, Index count, const model::Batch& batch) const {
+  fill_task(set_, count, batch, [&](Index i) -> std::optional<Index> {
+    const Index number = first_sample + i, epoch = number / samples_per_epoch_, place = number % samples_per_epoch_;
+    if (place >= set_.count()) return std::nullopt;
+    return order_.sample(epoch * set_.count() + place);
+  });
+}
+
+void TaskHeldOutBatches::fill(Index first_sample, Index count, const model::Batch& batch) const {
+  fill_task(set_, count, batch, [&](Index i) {
+    const Index number = first_sample + i;
+    return number < set_.count() ? std::optional(number) : std::nullopt;
   });
 }
 

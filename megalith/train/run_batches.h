@@ -2,6 +2,7 @@
 #include "megalith/data/bert_training_set.h"
 #include "megalith/data/training_set.h"
 #include "megalith/model/batch.h"
+#include "megalith/tasks/task_set.h"
 
 namespace megalith::train {
 
@@ -45,6 +46,32 @@ class BertHeldOutBatches final : public model::BatchSource {
 
  private:
   const data::BertSamples& set_;
+};
+
+/// The samples of a fine-tuning run. Each epoch has all of them once, in an order that is a function of (seed, epoch),
+/// then samples without a loss up to a whole number of batches. Sample n of the run is in epoch n / samples_per_epoch.
+class TaskTrainBatches final : public model::BatchSource {
+ public:
+  TaskTrainBatches(const tasks::TaskSet& set, std::uint64_t seed, Index global_batch)
+      : set_(set),
+        order_(data::SampleOrder::shuffled(seed, set.count())),
+        samples_per_epoch_(round_up(set.count(), global_batch)) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override;
+
+ private:
+  const tasks::TaskSet& set_;
+  data::SampleOrder order_;
+  Index samples_per_epoch_;
+};
+
+/// HeldOutBatches of a task.
+class TaskHeldOutBatches final : public model::BatchSource {
+ public:
+  explicit TaskHeldOutBatches(const tasks::TaskSet& set) : set_(set) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override;
+
+ private:
+  const tasks::TaskSet& set_;
 };
 
 }  // namespace megalith::train

@@ -1,9 +1,13 @@
 #include "megalith/train/run_data.h"
 
+#include "megalith/base/hash.h"
+#include "megalith/base/str.h"
 #include "megalith/train/run_batches.h"
 
 namespace megalith::train {
 namespace {
+
+constexpr const char* kValid = "valid";  // the name of a held-out set
 
 class TextData final : public RunData {
  public:
@@ -20,8 +24,10 @@ class TextData final : public RunData {
   std::unique_ptr<model::BatchSource> train_batches() const override {
     return std::make_unique<TrainBatches>(sets_.train, seed_);
   }
-  std::unique_ptr<model::BatchSource> valid_batches() const override {
-    return sets_.valid ? std::make_unique<HeldOutBatches>(*sets_.valid) : nullptr;
+  std::vector<HeldOut> held_out() const override {
+    std::vector<HeldOut> sets;
+    if (sets_.valid) sets.push_back({kValid, sets_.valid->count(), std::make_unique<HeldOutBatches>(*sets_.valid)});
+    return sets;
   }
   const data::DataNotes& notes() const override { return sets_.notes; }
 
@@ -45,8 +51,10 @@ class BertData final : public RunData {
   std::unique_ptr<model::BatchSource> train_batches() const override {
     return std::make_unique<BertTrainBatches>(sets_.train);
   }
-  std::unique_ptr<model::BatchSource> valid_batches() const override {
-    return sets_.valid ? std::make_unique<BertHeldOutBatches>(*sets_.valid) : nullptr;
+  std::vector<HeldOut> held_out() const override {
+    std::vector<HeldOut> sets;
+    if (sets_.valid) sets.push_back({kValid, sets_.valid->count(), std::make_unique<BertHeldOutBatches>(*sets_.valid)});
+    return sets;
   }
   const data::DataNotes& notes() const override { return sets_.notes; }
 
@@ -54,10 +62,55 @@ class BertData final : public RunData {
   data::BertDataSets sets_;
 };
 
+/// The files of a task: one to train on, and held-out ones that each have a score of their own.
+class TaskData final : public RunData {
+ public:
+  TaskData(io::Fs& fs, const config::RunPlan& plan, const tokenizer::Tokenizer& tokenizer)
+      : seed_(plan.train.seed), global_batch_(plan.train.global_batch), name_(plan.data.train.front()) {
+    const tasks::TaskSetConfig config = plan.task.set_config(plan.model.seq_len, plan.data.max_line);
+    train_ = tasks::open_task_set(fs, name_, config, tokenizer, tasks::SampleUse::training);
+    for (const std::string& file : plan.data.valid)
+      valid_.push_back({plan.data.valid.size() == 1 ? kValid : io::Path(file).stem().string(),
+                        tasks::open_task_set(fs, file, config, tokenizer, tasks::SampleUse::scoring)});
+  }
+  Facts train() const override { return {name_, train_->num_tokens(), train_->count(), train_->fingerprint()}; }
+  Facts valid() const override {
+    Facts facts;
+    for (const auto& [name, set] : valid_) {
+      facts.name += str(facts.name.empty() ? "" : ", ", name);
+      facts.tokens += set->num_tokens();
+      facts.samples += set->count();
+      facts.fingerprint = hash_combine(facts.fingerprint, set->fingerprint());
+    }
+    return facts;
+  }
+  std::unique_ptr<model::BatchSource> train_batches() const override {
+    return std::make_unique<TaskTrainBatches>(*train_, seed_, global_batch_);
+  }
+  std::vector<HeldOut> held_out() const override {
+    std::vector<HeldOut> sets;
+    for (const auto& [name, set] : valid_)
+      sets.push_back(
+          {name, set->count(), std::make_unique<TaskHeldOutBatches>(*set),
+           [set = set.get()](std::span<const float> numbers) { return set->figures(set->predict(numbers)); }});
+    return sets;
+  }
+  const data::DataNotes& notes() const override { return notes_; }
+
+ private:
+  std::uint64_t seed_;
+  Index global_batch_;
+  std::string name_;
+  std::unique_ptr<const tasks::TaskSet> train_;
+  std::vector<std::pair<std::string, std::unique_ptr<const tasks::TaskSet>>> valid_;
+  data::DataNotes notes_;
+};
+
 }  // namespace
 
 std::unique_ptr<const RunData> open_run_data(io::Fs& fs, const config::RunPlan& plan,
                                              const tokenizer::Tokenizer& tokenizer, int threads) {
+  if (plan.model.task) return std::make_unique<TaskData>(fs, plan, tokenizer);
   if (plan.model.is_bert()) {
     return std::make_unique<BertData>(
         data::open_bert_data(fs, plan.data, tokenizer, {plan.model.bert, plan.train.seed}, threads));

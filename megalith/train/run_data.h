@@ -1,10 +1,14 @@
 #pragma once
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "megalith/config/run_plan.h"
 #include "megalith/data/data_config.h"
 #include "megalith/model/batch.h"
+#include "megalith/tasks/task_figures.h"
 
 namespace megalith::train {
 
@@ -18,15 +22,24 @@ class RunData {
     std::uint64_t fingerprint = 0;
   };
 
+  /// A held-out set, in its own order; after the last sample `batches` has samples without any loss, so that whole
+  /// batches cover all.
+  struct HeldOut {
+    std::string name;  ///< in reports
+    Index samples = 0;
+    std::unique_ptr<model::BatchSource> batches;
+    /// Of a task, its figures from the numbers of all samples, in their order (tasks::TaskSet::predict).
+    std::function<tasks::Figures(std::span<const float>)> figures = {};
+  };
+
   virtual ~RunData() = default;
   virtual Facts train() const = 0;
   /// Without samples where nothing is held out.
   virtual Facts valid() const = 0;
   /// In the order of the seed, without an end.
   virtual std::unique_ptr<model::BatchSource> train_batches() const = 0;
-  /// In their own order; after the last, samples without any loss, so that whole batches cover all. Null where nothing
-  /// is held out. This must outlive both.
-  virtual std::unique_ptr<model::BatchSource> valid_batches() const = 0;
+  /// Empty where nothing is held out. This must outlive them and train_batches().
+  virtual std::vector<HeldOut> held_out() const = 0;
   virtual const data::DataNotes& notes() const = 0;
 };
 

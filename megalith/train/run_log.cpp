@@ -71,9 +71,11 @@ void RunLog::step(const StepMetrics& metrics) {
   if (!is_job_over()) line_.step(metrics);
 }
 
-void RunLog::evaluation(Index step, const Evaluated& result, Index samples) {
+void RunLog::evaluation(Index step, const HeldOutResult& held_out) {
   if (!is_written_) return;
-  keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write_eval(step, "valid", result); });
+  keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write_eval(step, held_out); });
+  const Evaluated& result = held_out.result;
+  if (!held_out.figures.empty()) return task_evaluation(step, held_out);
   const double perplexity = std::exp(result.losses[0].mean);
   std::vector<Scalar> scalars = {{"valid/loss", result.loss}, {"valid/perplexity", perplexity}};
   std::string parts;
@@ -84,7 +86,21 @@ void RunLog::evaluation(Index step, const Evaluated& result, Index samples) {
     }
   }
   add_events(step, scalars);
-  note(str("step ", step, "  held-out loss ", result.loss, parts, "  perplexity ", perplexity, "  (", samples,
+  note(str("step ", step, "  held-out loss ", result.loss, parts, "  perplexity ", perplexity, "  (", held_out.samples,
+           " samples)"));
+}
+
+void RunLog::task_evaluation(Index step, const HeldOutResult& held_out) {
+  std::vector<Scalar> scalars = {{held_out.name + "/loss", held_out.result.loss}};
+  std::string scores;
+  for (const auto& [name, value] : held_out.figures) {
+    const double* const score = std::get_if<double>(&value);
+    if (score == nullptr) continue;  // a count
+    scalars.push_back({str(held_out.name, '/', name), *score});
+    if (!name.starts_with("best_")) scores += str("  ", name, ' ', *score);
+  }
+  add_events(step, scalars);
+  note(str("step ", step, "  ", held_out.name, ": loss ", held_out.result.loss, scores, "  (", held_out.samples,
            " samples)"));
 }
 

@@ -31,8 +31,7 @@ class RunLog {
   /// A line of history.jsonl. Before open() it is kept.
   void event(const char* name, const std::string& text);
   void step(const StepMetrics& metrics);
-  /// The losses of so many held-out samples.
-  void evaluation(Index step, const Evaluated& result, Index samples);
+  void evaluation(Index step, const HeldOutResult& held_out);
   /// Those of all ranks, as captured at the end of a step.
   void graphs(Index step, const std::vector<GraphAccount>& accounts, capture::GraphMode mode);
   /// Whether metrics.jsonl has an evaluation of the step. False on other ranks.
@@ -44,6 +43,7 @@ class RunLog {
   /// Writes to a file and warns when it begins to fail.
   template <class Write>
   void keep_up(bool& is_late, const char* file, Write&& write);
+  void task_evaluation(Index step, const HeldOutResult& held_out);
   void add_events(Index step, const std::vector<Scalar>& scalars);
   /// Another process reports the failure of the job: this one was stopped and is woken to be ended. Prints nothing
   /// more.

@@ -12,6 +12,7 @@
 #include "megalith/base/text.h"
 #include "megalith/config/keys.h"
 #include "megalith/config/model_changes.h"
+#include "megalith/model/chunk.h"
 #include "megalith/nn/moe/router.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/gather.h"
@@ -90,8 +91,9 @@ std::optional<checkpoint::ShardReport> Saver::write_shard(const io::Path& stagin
                                  });
 }
 
-void Saver::read_pieces(checkpoint::CheckpointReader& reader, StateTensors tensors) {
+void Saver::read_pieces(checkpoint::CheckpointReader& reader, StateTensors tensors, const IsKept& is_kept) {
   for (const StatePiece& piece : updated_pieces(engine_.stage().params(), engine_.optimizers(), tensors)) {
+    if (is_kept && is_kept(piece.slice)) continue;
     const Index most = HostStaging::kBytes / size_of(piece.values.dtype());
     checkpoint::for_each_block(piece.slice, most, [&](const TensorSlice& block, Index first) {
       staging_.write(engine_.exec(), piece.values, first, block.local.numel(), [&](const Tensor& host) {
@@ -102,6 +104,19 @@ void Saver::read_pieces(checkpoint::CheckpointReader& reader, StateTensors tenso
       });
     });
   }
+}
+
+bool Saver::is_new(const checkpoint::Manifest& saved, const TensorSlice& slice) const {
+  if (!plan_.model.task || !slice.name.starts_with("head.")) return false;
+  const checkpoint::TensorRecord* const found = saved.find(slice.name);
+  return found == nullptr || found->shape != slice.global;
+}
+
+std::string Saver::new_parameters(const checkpoint::Manifest& saved) const {
+  std::string names;
+  for (const ParamSpec& param : model::declare_whole_model(plan_.model))
+    if (is_new(saved, param.slice)) names += str(names.empty() ? "" : ", ", param.slice.name);
+  return names.empty() ? names : str("the checkpoint has no ", names, ": from the seed");
 }
 
 bool Saver::starts_from_zero(const checkpoint::Manifest& saved, std::string_view tensor) const {
@@ -334,7 +349,7 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
 }
 
 std::vector<std::string> Saver::compare_model(const checkpoint::RunState& saved, const io::Path& folder) const {
-  const config::RunPlan then = plan_of(saved, "[train.init]");
+  const config::RunPlan then = plan_of(saved, str("[", plan_.init_key(), "]"));
   const config::ModelChanges changes = config::model_changes(then, plan_);
   std::string refused;
   for (const std::string& line : changes.refused) refused += "\n  " + line;
@@ -345,27 +360,29 @@ std::vector<std::string> Saver::compare_model(const checkpoint::RunState& saved,
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
   if (refused.empty()) return changes.taken;
   throw CheckpointError(CheckpointError::Kind::refused,
-                        str("[train.init] ", folder.string(), " does not fit the recipe:", refused));
+                        str("[", plan_.init_key(), "] ", folder.string(), " does not fit the recipe:", refused));
 }
 
 std::vector<std::string> Saver::take_values(const io::Path& folder) {
   std::vector<std::string> taken;
+  const std::string where = plan_.init_key();
   const io::Path chosen = share_text(engine_.world(), folder.string());
   std::string damage, failure;
   try {
     checkpoint::CheckpointReader reader(fs_, chosen);
     taken = compare_model(reader.manifest().run, chosen);
-    read_pieces(reader, StateTensors::values);
+    const checkpoint::Manifest& saved = reader.manifest();
+    read_pieces(reader, StateTensors::values, [&](const TensorSlice& slice) { return is_new(saved, slice); });
+    if (std::string line = new_parameters(saved); !line.empty()) taken.push_back(std::move(line));
     if (engine_.world().rank() == 0)
-      for (const std::string& warning : warnings_of_other_rules(reader.manifest()))
-        log::warning("train.init: " + warning);
+      for (const std::string& warning : warnings_of_other_rules(saved)) log::warning(where + ": " + warning);
   } catch (const InputError& error) {
     damage = error.what();
   } catch (const IoError& error) {
     failure = error.what();
   }
-  if (const std::string first = first_problem(failure); !first.empty()) throw IoError("[train.init] " + first);
-  if (const std::string first = first_problem(damage); !first.empty()) throw InputError("[train.init] " + first);
+  if (const std::string first = first_problem(failure); !first.empty()) throw IoError(str("[", where, "] ", first));
+  if (const std::string first = first_problem(damage); !first.empty()) throw InputError(str("[", where, "] ", first));
   engine_.refresh_values();
   return taken;
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -46,7 +47,8 @@ class Saver {
   std::optional<Resumed> resume();
 
   /// Takes only the values of a checkpoint, of a run of any grid or an imported one. Moments, counters and data stay
-  /// those of a new run. `folder`: rank 0's. Returns ModelChanges::taken. Throws CheckpointError if its model, number
+  /// those of a new run. A fine-tuned model keeps the values of its head that the checkpoint lacks. `folder`: rank 0's.
+  /// Returns ModelChanges::taken, and a line on what was kept. Throws CheckpointError if its model, number
   /// format or vocabulary differ; InputError if it is damaged; IoError if it cannot be read.
   std::vector<std::string> take_values(const io::Path& folder);
 
@@ -69,8 +71,13 @@ class Saver {
   /// Digest of what starts from 0 on this rank, less that of what the checkpoint has and this run leaves out.
   checkpoint::Digest128 digest_of_other_rules(checkpoint::CheckpointReader& reader);
   std::vector<std::string> warnings_of_other_rules(const checkpoint::Manifest& saved) const;
-  /// Reads this rank's slices of the given kind of tensors from a checkpoint.
-  void read_pieces(checkpoint::CheckpointReader& reader, StateTensors tensors);
+  /// Reads this rank's slices of the given kind of tensors from a checkpoint, but those that is_kept(slice).
+  using IsKept = std::function<bool(const TensorSlice&)>;
+  void read_pieces(checkpoint::CheckpointReader& reader, StateTensors tensors, const IsKept& is_kept = {});
+  /// Whether a parameter belongs to a task's head, and the checkpoint has none of its name and shape.
+  bool is_new(const checkpoint::Manifest& saved, const TensorSlice& slice) const;
+  /// A line that names those; empty if there are none.
+  std::string new_parameters(const checkpoint::Manifest& saved) const;
   checkpoint::RunState run_state(const Progress& progress);
   checkpoint::Digest128 digest_of_state(const Progress& progress);
   void add_digest(const StatePiece& piece, checkpoint::StateDigest& digest);

@@ -11,12 +11,13 @@ constexpr std::uint64_t kSaveRequest = std::uint64_t{1} << 32;
 
 }  // namespace
 
-bool counts_terms_ahead(const config::RunPlan& plan) { return plan.model.is_bert(); }
+bool counts_terms_ahead(const config::RunPlan& plan) { return plan.model.is_masked_lm(); }
 
 StepProgram::StepProgram(RunMemory& memory)
     : memory_(memory), rules_(optim::step_rules(memory.plan().optimizer, memory.plan().train.scaling)) {
   const config::RunPlan& plan = memory.plan();
-  if (!counts_terms_ahead(plan)) rules_.divided_by = static_cast<double>(plan.train.global_batch * plan.model.seq_len);
+  const Index terms = plan.model.task ? plan.model.task->labels() : plan.model.seq_len;  // of a sample, at most
+  if (!counts_terms_ahead(plan)) rules_.divided_by = static_cast<double>(plan.train.global_batch * terms);
   if (plan.model.moe.overflow == nn::RowOverflow::drop) rules_.without_rows = ops::WithoutRows::counts;
   rules_.losses = 0;
   for (const nn::LossSpec& loss : model::losses_of(plan.model)) rules_.loss_weights[rules_.losses++] = loss.weight;

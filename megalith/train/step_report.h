@@ -1,9 +1,11 @@
 #pragma once
 #include <array>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 
 #include "megalith/ops/step_end.h"
+#include "megalith/tasks/task_figures.h"
 #include "megalith/train/moe_report.h"
 
 namespace megalith::train {
@@ -40,6 +42,14 @@ class LossMeans {
 struct Evaluated {
   double loss = 0;  ///< weighted sum of the means of `losses`, nats
   LossMeans losses = {};
+};
+
+/// An evaluation of a held-out set.
+struct HeldOutResult {
+  std::string name;  ///< of the set
+  Index samples = 0;
+  Evaluated result = {};
+  tasks::Figures figures = {};  ///< of a task; empty: there are none
 };
 
 /// The numbers of one step on which the ranks agreed. Code that computes more about a step adds a member with a

@@ -36,7 +36,7 @@ class Run {
         engine_(world, fitted_),
         saver_(engine_, inputs.plan, inputs.identity, fs, checkpoint_folder(inputs.plan, inputs.out)),
         train_batches_(inputs.data.train_batches()),
-        valid_batches_(inputs.data.valid_batches()),
+        held_out_(inputs.data.held_out()),
         log_(world, inputs.plan, inputs.screen),
         saves_(saver_, world, inputs, log_),
         graphs_(engine_, inputs.plan, log_) {}
@@ -77,7 +77,7 @@ class Run {
 
   bool is_evaluation_due() const {
     const Index interval = plan_.train.eval_interval;
-    return valid_batches_ && progress_.step > 0 && (is_last() || (interval > 0 && progress_.step % interval == 0));
+    return !held_out_.empty() && progress_.step > 0 && (is_last() || (interval > 0 && progress_.step % interval == 0));
   }
   /// A run that ended between a save and the evaluation of the same step makes up for it.
   bool is_evaluation_missing() {
@@ -105,7 +105,7 @@ class Run {
 
   void begin_or_resume() {
     if (inputs_.resume != Resume::no) resume();
-    const bool takes_values = !resumed_ && !plan_.train.init.empty();
+    const bool takes_values = !resumed_ && !plan_.init().empty();
     std::vector<std::string> changed;
     if (takes_values) changed = saver_.take_values(inputs_.init);
     if (first()) {
@@ -134,7 +134,7 @@ class Run {
           str("resumed ", resumed_->folder, " at step ", progress_.step, ", state digest ", resumed_->digest.hex()));
     }
     if (takes_values) log_.note(str("values of ", inputs_.init.string(), "; all else starts as in a new run"));
-    for (const std::string& change : changed) log_.note("train.init: " + change);
+    for (const std::string& change : changed) log_.note(str(plan_.init_key(), ": ", change));
     if (progress_.step >= plan_.train.steps) {
       log_.note(str("nothing to train: step ", progress_.step, " of train.steps = ", plan_.train.steps, " is done"));
     }
@@ -257,11 +257,12 @@ class Run {
   }
 
   void report(Index step, const StepReport& result, double seconds) {
-    const double tokens = static_cast<double>(plan_.train.global_batch * plan_.model.seq_len);
+    const Index per_sample = plan_.model.tokens_per_sample();
+    const double tokens = static_cast<double>(plan_.train.global_batch * per_sample);
     const Index samples = progress_.samples - (progress_.step - step) * plan_.train.global_batch;
     const StepMetrics metrics{.step = step,
                               .result = result,
-                              .tokens = samples * plan_.model.seq_len,
+                              .tokens = samples * per_sample,
                               .step_time_s = seconds,
                               .tokens_per_second = tokens / seconds,
                               .model_tflops_per_s = model::flops_per_token(plan_.model) * tokens / seconds * 1e-12,
@@ -271,17 +272,26 @@ class Run {
   }
 
   void evaluate() {
-    const Index all = inputs_.data.valid().samples, asked = plan_.train.eval_batches * plan_.train.global_batch;
-    const Index samples = asked == 0 ? all : std::min(all, asked);
-    const Evaluated result = engine_.evaluate_losses(*valid_batches_, samples);
+    for (const RunData::HeldOut& set : held_out_) evaluate(set);
+    graphs_.after_evaluation(progress_.step);
+  }
+
+  void evaluate(const RunData::HeldOut& set) {
+    const Index asked = set.figures ? 0 : plan_.train.eval_batches * plan_.train.global_batch;
+    const Index samples = asked == 0 ? set.samples : std::min(set.samples, asked);
+    std::vector<float> numbers;
+    Engine::TakeNumbers take;
+    if (set.figures)
+      take = [&](std::span<const float> batch) { numbers.insert(numbers.end(), batch.begin(), batch.end()); };
+    const Evaluated result = engine_.evaluate_losses(*set.batches, samples, take);
     if (!std::isfinite(result.loss) && is_last()) {
       throw NonFiniteError(
           str("[step ", progress_.step, "] the held-out loss is ", result.loss,
               ": the last update has broken the parameters, and the checkpoint of this step has them so; "
               "an earlier one may be good. A lower optimizer.lr or a longer warm-up may help"));
     }
-    graphs_.after_evaluation(progress_.step);
-    log_.evaluation(progress_.step, result, samples);
+    const bool has_figures = first() && set.figures;
+    log_.evaluation(progress_.step, {set.name, samples, result, has_figures ? set.figures(numbers) : tasks::Figures()});
   }
 
   void save() { saves_.save(progress_, is_last() ? Failure::ends_the_run : Failure::is_a_warning); }
@@ -302,7 +312,8 @@ class Run {
   config::RunPlan fitted_;  ///< the plan, with what follows from the memory of the hosts
   Engine engine_;
   Saver saver_;
-  std::unique_ptr<model::BatchSource> train_batches_, valid_batches_;  ///< the second may be null
+  std::unique_ptr<model::BatchSource> train_batches_;
+  std::vector<RunData::HeldOut> held_out_;
   std::optional<Resumed> resumed_;
   RunLog log_;
   SavePolicy saves_;
