@@ -66,6 +66,8 @@ config::RunConfig model_of(const config::RunConfig& trained) {
   c.model = trained.model;
   c.model.padded_vocab_size.reset();  // follows from tp
   c.bert = trained.bert;
+  c.task = trained.task;
+  c.task.init.reset();
   c.moe = trained.moe;
   c.moe.capacity.reset();
   c.moe.capacity_factor.reset();

@@ -7,6 +7,7 @@
 #include "megalith/io/fs.h"
 #include "megalith/report/graphs_report.h"
 
+#include "apps/checkpoint/task_init.h"
 #include "apps/program/command.h"
 #include "apps/program/recipe_options.h"
 
@@ -28,7 +29,7 @@ std::string report_of(const GraphsOptions& options, const config::RunPlan& plan)
 }
 
 void run_graphs(const GraphsOptions& options) {
-  const config::RunPlan plan = options.recipe.plan();
+  const config::RunPlan plan = plan_of(options.recipe);
   const std::string text = report_of(options, plan);
   if (!options.svg.empty()) io::publish_file(*io::posix_fs(), options.svg, graphs_picture(plan, options.rank));
   std::fwrite(text.data(), 1, text.size(), stdout);  // main checks that it could be written

@@ -6,6 +6,7 @@
 #include "megalith/base/log.h"
 #include "megalith/report/plan_report.h"
 
+#include "apps/checkpoint/task_init.h"
 #include "apps/program/command.h"
 #include "apps/program/launch.h"
 #include "apps/program/recipe_options.h"
@@ -24,7 +25,7 @@ void run_plan(const PlanOptions& options) {
   constexpr int kMaxMmapThreshold = 32 << 20;  // glibc refuses more
   mallopt(M_MMAP_THRESHOLD, kMaxMmapThreshold);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  config::RunPlan plan = options.recipe.plan();
+  config::RunPlan plan = plan_of(options.recipe);
   // The ranks of a launcher are processes, of which none reads rows of another.
   nn::ExpertDispatcher& dispatcher = plan.model.moe.dispatcher;
   if (detect_launcher().processes > 0 && dispatcher == nn::ExpertDispatcher::automatic)

@@ -5,6 +5,7 @@
 #include "megalith/base/log.h"
 #include "megalith/config/keys.h"
 
+#include "apps/checkpoint/task_init.h"
 #include "apps/program/command.h"
 #include "apps/program/recipe_options.h"
 
@@ -23,7 +24,7 @@ void run_recipe(const RecipeCommand& options) {
     return;
   }
   if (options.recipe.file.empty()) throw ConfigError("recipe is not set: name a recipe, or ask for --keys");
-  const config::RunPlan plan = options.recipe.plan();
+  const config::RunPlan plan = plan_of(options.recipe);
   for (const std::string& warning : plan.warnings()) log::warning(warning);
   std::fputs(config::to_toml(plan.as_config()).c_str(), stdout);
 }

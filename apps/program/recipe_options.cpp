@@ -7,7 +7,6 @@
 #include "megalith/io/retrying_fs.h"
 
 #include "apps/program/command.h"
-#include "apps/program/vocabulary.h"
 
 namespace megalith::apps {
 
@@ -25,11 +24,6 @@ config::RunConfig RecipeOptions::parse() const {
   if (fs->is_dir(file)) throw ConfigError(str("recipe = ", file, ": is a folder; name a recipe in it"));
   const io::MappedFile text = fs->map(file);
   return config::read_recipe(text.text(), file, settings);
-}
-
-config::RunPlan RecipeOptions::plan() const {
-  const std::shared_ptr<io::Fs> fs = io::retrying_fs(io::posix_fs());
-  return config::resolve(parse(), ranks, count_ids(*fs));
 }
 
 }  // namespace megalith::apps

@@ -18,8 +18,6 @@ struct RecipeOptions {
   void add_to(CLI::App& command);
   /// The recipe from config::read_recipe(). Throws ConfigError for a missing file, and the errors of that function.
   config::RunConfig parse() const;
-  /// The resolved recipe. Throws the errors of config::resolve(), which reads the files of the tokenizer.
-  config::RunPlan plan() const;
 };
 
 }  // namespace megalith::apps

@@ -32,6 +32,7 @@
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/hf_folder.h"
 #include "apps/checkpoint/saved_model.h"
+#include "apps/checkpoint/task_init.h"
 #include "apps/program/command.h"
 #include "apps/program/launch.h"
 #include "apps/program/output_path.h"
@@ -144,21 +145,23 @@ train::ProgressLine::Screen screen() {
   return {.file = stderr, .columns = terminal_columns};
 }
 
-/// The checkpoint of train.init. Nothing if it is not set, or if the run goes on from a checkpoint of its own.
+/// The checkpoint of train.init or task.init. Nothing if it is not set, or if the run goes on from a checkpoint of its
+/// own.
 io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
-  if (plan.train.init.empty()) return {};
+  const std::string& init = plan.init();
+  const std::string key = str(plan.init_key(), " = ", init);
+  if (init.empty()) return {};
   if (resume != train::Resume::no && !io::published(fs, train::checkpoint_folder(plan, out)).empty()) return {};
-  if (!fs.is_dir(plan.train.init))
-    throw InputError(str("train.init = ", plan.train.init, ": there is no such folder of a checkpoint",
-                         io::looked_for_in(plan.train.init),
+  if (!fs.is_dir(init))
+    throw InputError(str(key, ": there is no such folder of a checkpoint", io::looked_for_in(init),
                          "; nothing is downloaded: of a model of Hugging Face, such as gpt2, `megalith checkpoint "
                          "import-hf FOLDER --out OUT` makes one, from the folder of its files"));
-  if (is_hf_folder(fs, plan.train.init))
-    throw InputError(str("train.init = ", plan.train.init,
+  if (is_hf_folder(fs, init))
+    throw InputError(str(key,
                          ": is a Hugging Face folder; make a checkpoint of it, `megalith "
                          "checkpoint import-hf ",
-                         plan.train.init, " --out OUT`, and give train.init that OUT"));
-  return checkpoint_folder(fs, plan.train.init, checkpoint::OnCorrupt::previous);
+                         init, " --out OUT`, and give ", plan.init_key(), " that OUT"));
+  return checkpoint_folder(fs, init, checkpoint::OnCorrupt::previous);
 }
 
 /// Shared by all ranks of this process.
@@ -212,8 +215,9 @@ config::RunPlan plan_under(const Launcher& launcher, const TrainOptions& options
     require_processes(launcher, "parallel.ranks", *asked.parallel.ranks, " (--ranks overrides the recipe)");
   const std::shared_ptr<io::Fs> fs = io::retrying_fs(io::posix_fs());
   const std::string dir = asked.checkpoint.dir.value_or("");
-  if (resume != train::Resume::no)
-    keep_former_vocab_size(*fs, dir.empty() ? out_of(options) / "checkpoints" : io::Path(dir), asked);
+  const io::Path own = dir.empty() ? out_of(options) / "checkpoints" : io::Path(dir);
+  asked = with_task_model(*fs, std::move(asked), resume == train::Resume::no ? io::Path() : own);
+  if (resume != train::Resume::no) keep_former_vocab_size(*fs, own, asked);
   return config::resolve(asked, processes > 0 ? processes : recipe.ranks, count_ids(*fs));
 }
 
@@ -251,7 +255,7 @@ void print_notes(const config::RunPlan& plan, const data::DataNotes& notes) {
                      ": has no effect: no file of data.train or data.valid is JSON lines or Parquet"));
 }
 
-Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Launcher& launcher, train::Resume resume) {
+Job prepare(config::RunPlan& plan, const TrainOptions& options, const Launcher& launcher, train::Resume resume) {
   const io::Path out = out_of(options);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
   require_no_file(*fs, out, "--out");
@@ -262,6 +266,7 @@ Job prepare(const config::RunPlan& plan, const TrainOptions& options, const Laun
   const auto tokenizer = tokenizer::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
   train::check_vocabulary(plan, *tokenizer);
   const std::shared_ptr<const train::RunData> data = train::open_run_data(*fs, plan, *tokenizer, usable_cores());
+  config::set_samples(data->train().samples, plan);
   if (launcher.process == 0) print_notes(plan, data->notes());
   const train::DataIdentity identity{
       .tokenizer = tokenizer->content_hash(),
@@ -289,7 +294,7 @@ train::Facts facts_of(const Job& job, train::Resume resume) {
                         {"what data.train has", tokens(job.data->train().tokens, job.identity.corpus)}};
   if (const train::RunData::Facts valid = job.data->valid(); valid.samples > 0)
     facts.emplace_back("the held-out data", tokens(valid.tokens, valid.fingerprint));
-  if (!job.init.empty()) facts.emplace_back("what train.init has", content_of(*job.fs, job.init));
+  if (!job.init.empty()) facts.emplace_back(str("what ", job.plan.init_key(), " has"), content_of(*job.fs, job.init));
   if (const std::string& replay = job.plan.model.moe.replay; !replay.empty())
     facts.emplace_back("what moe.replay has", "decisions of hash " + hex64(fnv1a(job.fs->map(replay).text())));
   if (resume != train::Resume::no)

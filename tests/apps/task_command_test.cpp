@@ -1,0 +1,164 @@
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/apps/program.h"
+
+// Fine-tuning by the program: from a pretrained checkpoint to a dev score after each epoch.
+namespace megalith {
+namespace {
+
+using support::Finished;
+using support::run_shell;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class TaskProgram : public support::Program {
+ protected:
+  TaskProgram() {
+    std::ofstream text(dir_ / "stories.jsonl");
+    for (int i = 0; i < 12; ++i)
+      text << "{\"text\": \"The cat number " << i << " sat on a mat. It saw " << i * 3 % 7 << " birds. They flew.\"}\n";
+    std::ofstream(dir_ / "bert.toml")
+        << "[model]\nfamily = \"bert\"\nnum_layers = 2\nhidden_size = 16\nnum_heads = 2\nseq_len = 24\n"
+           "[train]\nsteps = 1\nglobal_batch = 4\n[data]\ntokenizer = \"bert-uncased\"\ntrain = \""
+        << (dir_ / "stories.jsonl").string() << "\"\n";
+    write_all(dir_ / "train.tsv", pairs(22));
+    write_all(dir_ / "dev.tsv", pairs(9));
+    std::ofstream(dir_ / "mnli.toml") << "[task]\nname = \"mnli\"\ninit = \"" << out("bert")
+                                      << "\"\nepochs = 2\n[model]\nseq_len = 16\n"
+                                         "[train]\nglobal_batch = 8\nmicro_batch = 2\n[optimizer]\nlr = 5e-3\n"
+                                         "[data]\ntrain = \""
+                                      << (dir_ / "train.tsv").string() << "\"\nvalid = \""
+                                      << (dir_ / "dev.tsv").string() << "\"\n";
+  }
+  /// In which the class is that of the last word.
+  static std::string pairs(int count) {
+    const char* const labels[] = {"entailment", "neutral", "contradiction"};
+    const char* const words[] = {"yes", "perhaps", "no"};
+    std::string text = "index\tsentence1\tsentence2\tgold_label\n";
+    for (int i = 0; i < count; ++i)
+      text += std::to_string(i) + "\tthe " + std::to_string(i % 7) + " birds\tthey flew " + words[i % 3] + "\t" +
+              labels[i % 3] + "\n";
+    return text;
+  }
+  void pretrain() const {
+    const Finished bert = run_shell("megalith train " + (dir_ / "bert.toml").string() + " --out " + out("bert"));
+    ASSERT_EQ(bert.code, 0) << bert.err;
+  }
+  Finished finetune(const std::string& name, const std::string& more = "") const {
+    return run_shell("megalith train " + (dir_ / "mnli.toml").string() + " --out " + out(name) + " " + more);
+  }
+  std::string set_file(const std::string& key, const std::string& file) const {
+    return "--set " + key + "=" + (dir_ / file).string() + " ";
+  }
+  /// A line of metrics without what a clock measures.
+  static std::string numbers_of(const std::string& line) { return line.substr(0, line.find(",\"step_time_s\"")); }
+};
+
+TEST_F(TaskProgram, FineTunesAndResumesWithTheSameBits) {
+  pretrain();
+  const Finished whole = finetune("whole", "--set checkpoint.interval=2 " + set_file("data.valid", "dev.tsv"));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_THAT(whole.err, HasSubstr("task.init: the checkpoint has no head.classes.weight, head.classes.bias: from the "
+                                   "seed"));
+  EXPECT_THAT(whole.err, HasSubstr("step 3  valid: loss "));
+  EXPECT_THAT(whole.err, HasSubstr("  accuracy "));
+  const std::vector<std::string> lines = metrics("whole");
+  ASSERT_EQ(lines.size(), 8U) << "three steps an epoch, then its score";
+  EXPECT_THAT(lines[3], HasSubstr("{\"eval\":\"valid\",\"step\":3,\"loss\":"));
+  EXPECT_THAT(lines[7], HasSubstr("\"total\":9"));
+  EXPECT_THAT(lines[1], HasSubstr("\"labels\":8"));
+  EXPECT_THAT(lines[2], HasSubstr("\"labels\":6")) << "22 samples: two of the third batch have no loss";
+  ASSERT_EQ(run_shell("cp -r " + out("whole") + " " + out("half") + " && rm -r " + out("half") +
+                      "/checkpoints/step_00000006 " + out("bert"))
+                .code,
+            0);
+  const Finished rest = finetune("half", "--resume --set checkpoint.interval=2 ");
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_THAT(rest.err, HasSubstr("at step 4"));
+  const std::vector<std::string> again = metrics("half");
+  ASSERT_EQ(again.size(), lines.size());
+  for (std::size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(numbers_of(again[i]), numbers_of(lines[i])) << i;
+}
+
+TEST_F(TaskProgram, GraphsAreEagerAndGridsAgree) {
+  pretrain();
+  const auto lines_of = [&](const std::string& name, const std::string& more) {
+    const Finished run = finetune(name, more);
+    EXPECT_EQ(run.code, 0) << run.err;
+    std::vector<std::string> lines;
+    for (const std::string& line : metrics(name))
+      if (!line.starts_with("{\"graphs\"")) lines.push_back(numbers_of(line));
+    return lines;
+  };
+  const std::vector<std::string> eager = lines_of("eager", "");
+  EXPECT_EQ(lines_of("iteration", "--set graphs.mode=iteration --set graphs.warmup_steps=1"), eager);
+  EXPECT_EQ(lines_of("layers", "--set graphs.mode=layers --set graphs.warmup_steps=1"), eager);
+  EXPECT_EQ(lines_of("recomputed", "--set recompute.mode=full"), eager);
+  const auto loss_of = [](const std::string& line) { return std::stod(line.substr(line.find("\"loss\":") + 7)); };
+  const std::string fp64 = "--set train.precision=fp64 ";
+  EXPECT_NEAR(loss_of(lines_of("grid", fp64 + "--set parallel.tp=2 --set parallel.pp=2 --set parallel.ranks=4").back()),
+              loss_of(lines_of("one", fp64).back()), 1e-10);
+}
+
+TEST_F(TaskProgram, MatchedAndMismatchedAreScoredByThemselves) {
+  pretrain();
+  write_all(dir_ / "other.tsv", pairs(4));
+  const Finished run = finetune(
+      "two", "--set 'data.valid=[\"" + (dir_ / "dev.tsv").string() + "\", \"" + (dir_ / "other.tsv").string() + "\"]'");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::vector<std::string> lines = metrics("two");
+  EXPECT_THAT(lines[lines.size() - 2], HasSubstr("{\"eval\":\"dev\",\"step\":6,"));
+  EXPECT_THAT(lines.back(), HasSubstr("{\"eval\":\"other\",\"step\":6,"));
+  EXPECT_THAT(lines.back(), HasSubstr("\"total\":4"));
+}
+
+TEST_F(TaskProgram, WhatDoesNotFitIsRefused) {
+  pretrain();
+  const auto refused = [&](int code, const std::string& more, const std::string& text) {
+    const Finished run = finetune("refused", more);
+    EXPECT_EQ(run.code, code) << more << run.err;
+    EXPECT_THAT(run.err, HasSubstr(text)) << more;
+    EXPECT_FALSE(std::filesystem::exists(dir_ / "refused")) << more;
+  };
+  refused(64, "--set model.family=gpt2 --set train.steps=9",
+          "model.family = gpt2: must be bert with task.name: an encoder is fine-tuned");
+  refused(64, "--set train.steps=9 --set bert.max_ngram=2",
+          "train.steps = 9: does not go with task.name: steps follow from task.epochs; remove it");
+  refused(64, "--set train.steps=9 --set bert.max_ngram=2", "bert.max_ngram = 2: is for pretraining");
+  refused(64, "--set train.init=x", "train.init = x: does not go with task.name");
+  refused(64, "--set data.split=0.9", "does not go with task.name; name data.valid");
+  refused(64, "--set task.name=mnlo", "mnli");
+  refused(64, "--set task.name=squad1 --set task.doc_stride=4 --set task.max_query=10",
+          "task.max_query + task.doc_stride + 3 = 17: must be at most model.seq_len = 16");
+  refused(64, "--set task.name=race --set task.max_query=13", "task.max_query + 3 = 16: must be below model.seq_len");
+  refused(65, "--set task.init=" + out("nowhere"), "there is no such folder of a checkpoint");
+  refused(66, "--set model.hidden_size=20", "model.hidden_size = 20: task.init has 16; remove the key");
+  refused(66, "--set model.seq_len=25", "model.seq_len = 25: must be at most 24, the positions of task.init");
+  refused(66, "--set data.tokenizer=byte", "data.tokenizer = byte: task.init has bert-uncased");
+  write_all(dir_ / "wrong.tsv", "index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tentail\n");
+  refused(65, set_file("data.train", "wrong.tsv"),
+          "gold_label = \"entail\": must be entailment, neutral or contradiction");
+  ASSERT_EQ(run_shell(train("gpt")).code, 0);
+  refused(66, "--set task.init=" + out("gpt"), "model.family = gpt2: must be bert");
+  EXPECT_THAT(
+      run_shell("megalith train " + (dir_ / "bert.toml").string() + " --set task.epochs=2 --out " + out("x")).err,
+      HasSubstr("task.epochs = 2: is for fine-tuning: needs task.name"));
+}
+
+TEST_F(TaskProgram, PlansARecipeWithoutItsSteps) {
+  pretrain();
+  const Finished plan = run_shell("megalith plan " + (dir_ / "mnli.toml").string() + " --set parallel.pp=2");
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  const Finished recipe =
+      run_shell("megalith recipe " + (dir_ / "mnli.toml").string() + " --set task.preset=336m --set task.epochs=3");
+  EXPECT_EQ(recipe.code, 0) << recipe.err;
+  EXPECT_THAT(recipe.out, HasSubstr("num_positions = 24"));
+  EXPECT_THAT(recipe.out, HasSubstr("epochs = 3"));
+  EXPECT_THAT(recipe.out, Not(HasSubstr("\nsteps = ")));
+}
+
+}  // namespace
+}  // namespace megalith
