@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMaxEvals = 400;
 
-std::string json_text(std::string_view text) {
+std::string quoted_json(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -37,7 +37,7 @@ std::string without_tags(const std::string& json) {
 template <class Map, class Text>
 std::string members(const Map& map, const Text& text) {
   std::string all;
-  for (const auto& [key, value] : map) all += str(all.empty() ? "" : ",", json_text(key), ':', text(value));
+  for (const auto& [key, value] : map) all += str(all.empty() ? "" : ",", quoted_json(key), ':', text(value));
   return str('{', all, '}');
 }
 
@@ -59,13 +59,13 @@ std::vector<std::string> some_of(const std::vector<std::string>& evals) {
 }
 
 std::string mark_json(const RunMark& mark) {
-  std::string json = str("{\"kind\":", json_text(mark.kind), ",\"step\":", mark.step);
-  if (!mark.time.empty()) json += ",\"time\":" + json_text(mark.time);
-  if (!mark.text.empty()) json += ",\"text\":" + json_text(mark.text);
+  std::string json = str("{\"kind\":", quoted_json(mark.kind), ",\"step\":", mark.step);
+  if (!mark.time.empty()) json += ",\"time\":" + quoted_json(mark.time);
+  if (!mark.text.empty()) json += ",\"text\":" + quoted_json(mark.text);
   return json + "}";
 }
 
-std::string loads_json(const std::map<Index, LayerLoads>& layers) {
+std::string loads_json(const std::map<Index, LayerLoadSeries>& layers) {
   return elements(layers, [](const auto& layer) {
     return str("{\"layer\":", layer.first, ",\"hottest\":", or_null(layer.second.hottest),
                ",\"series\":", members(layer.second.series, [](const ThinnedSeries& series) { return series.json(); }),
@@ -120,7 +120,7 @@ bool RunPage::update() {
 std::string RunPage::run_json(const Run& run) const {
   const RunMetrics& metrics = run.reader.metrics();
   const auto text = [](const std::string& json) { return json; };
-  return str("{\"name\":", json_text(run.name), ",\"title\":", json_text(run.facts.title),
+  return str("{\"name\":", quoted_json(run.name), ",\"title\":", quoted_json(run.facts.title),
              ",\"planned_steps\":", run.facts.planned_steps, ",\"steps\":", metrics.steps,
              ",\"last_step\":", metrics.last_step,
              ",\"series\":", members(metrics.series, [](const ThinnedSeries& series) { return series.json(); }),
@@ -128,11 +128,11 @@ std::string RunPage::run_json(const Run& run) const {
              ",\"marks\":", elements(metrics.marks, mark_json),
              ",\"mark_counts\":", members(metrics.counts, [](Index count) { return count; }),
              ",\"loads\":", loads_json(metrics.layers), ",\"graphs\":", or_null(metrics.graphs),
-             ",\"left_out\":", elements(run.reader.left_out(), json_text),
-             ",\"call_logs\":", elements(run.call_logs, json_text),
-             ",\"recipe_problem\":", json_text(run.facts.problem), ",\"recipe\":", members(run.facts.recipe, json_text),
-             ",\"memory\":", or_null(run.facts.memory), ",\"grid\":", or_null(run.facts.grid),
-             ",\"schedule\":", or_null(run.facts.schedule), '}');
+             ",\"left_out\":", elements(run.reader.left_out(), quoted_json),
+             ",\"call_logs\":", elements(run.call_logs, quoted_json),
+             ",\"recipe_problem\":", quoted_json(run.facts.problem),
+             ",\"recipe\":", members(run.facts.recipe, quoted_json), ",\"memory\":", or_null(run.facts.memory),
+             ",\"grid\":", or_null(run.facts.grid), ",\"schedule\":", or_null(run.facts.schedule), '}');
 }
 
 /// Keys whose values differ between runs, or that some runs do not have.
@@ -148,7 +148,7 @@ std::string RunPage::differing_keys() const {
     }
   }
   std::erase_if(order, [&](const std::string& key) { return values[key].size() == 1 && holders[key] == runs_.size(); });
-  return elements(order, json_text);
+  return elements(order, quoted_json);
 }
 
 std::string RunPage::json() const {

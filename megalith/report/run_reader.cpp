@@ -79,7 +79,7 @@ void RunReader::add_layers(const json& layers, Index step) {
   for (const json& layer : layers) {
     const auto number = layer.is_object() ? layer.find("layer") : layer.end();
     if (!layer.is_object() || number == layer.end() || !number->is_number_integer()) continue;
-    LayerLoads& loads = metrics_.layers[number->get<Index>()];
+    LayerLoadSeries& loads = metrics_.layers[number->get<Index>()];
     const auto add = [&](const std::string& key, const json& value) {
       if (value.is_number() && key != "layer")
         loads.series.try_emplace(key, kLoadBuckets).first->second.add(step, value.get<double>());

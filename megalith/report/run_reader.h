@@ -21,7 +21,7 @@ struct RunMark {
 };
 
 /// The quantities of the experts of each MoE layer: "max_over_mean", "echo.before", ...
-struct LayerLoads {
+struct LayerLoadSeries {
   std::map<std::string, ThinnedSeries> series = {};
   std::string hottest = {};  ///< of the last step: the three experts that most tokens chose, as JSON
 };
@@ -29,7 +29,7 @@ struct LayerLoads {
 /// What OUT/metrics.jsonl and OUT/history.jsonl hold. Lines that cannot be used are left out and named.
 struct RunMetrics {
   std::map<std::string, ThinnedSeries> series;  ///< by key in metrics.jsonl, nested ones as "moe.aux_loss"
-  std::map<Index, LayerLoads> layers;           ///< by number of the MoE layer
+  std::map<Index, LayerLoadSeries> layers;      ///< by number of the MoE layer
   std::vector<std::string> evals;               ///< lines of evaluations, as JSON
   std::string graphs;                           ///< the last line about CUDA graphs, as JSON; empty: none
   std::vector<RunMark> marks;
