@@ -24,6 +24,9 @@ using AskedValue =
 
 /// The value as messages print it; "unset" if there is none.
 std::string value_text(const AskedValue& value);
+inline bool is_set(const AskedValue& value) {
+  return std::visit([](const auto* place) { return place->has_value(); }, value);
+}
 
 /// Access to the members of a RunConfig and a RunPlan (key_members.h makes these).
 struct KeyMembers {

@@ -32,10 +32,6 @@ model::ModelConfig without_keys(const model::ModelConfig& m) {
   return defaults;
 }
 
-bool is_set(const AskedValue& value) {
-  return std::visit([](const auto* place) { return place->has_value(); }, value);
-}
-
 /// Keys beside model.preset that make another model of it. Where positions are rotations, none is a part of the model.
 std::vector<std::string> preset_warnings(RunConfig& asked, RunConfig& of_preset, const model::Preset& preset) {
   std::vector<std::string> all;

@@ -11,10 +11,6 @@ namespace {
 
 constexpr double kWarmupShare = 0.06;
 
-bool is_set(const AskedValue& value) {
-  return std::visit([](const auto* place) { return place->has_value(); }, value);
-}
-
 void unset(const AskedValue& value) {
   std::visit([](auto* place) { place->reset(); }, value);
 }

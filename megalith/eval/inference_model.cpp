@@ -80,7 +80,11 @@ bool InferenceModel::has_results_of(nn::ResultOf of) const {
 model::BatchLayout InferenceModel::layout(const PassShape& shape) const {
   model::BatchShape sizes = model::batch_shape(config_.model, batch(shape), shape.tokens);
   sizes.masked = shape.rows;
-  sizes.classes = has_results_of(nn::ResultOf::sample) ? 1 : 0;
+  const bool of_samples = has_results_of(nn::ResultOf::sample);
+  sizes.sequences = 1;
+  sizes.has_targets = true;
+  sizes.labels = of_samples ? 1 : 0;
+  sizes.first_tokens = of_samples ? model::FirstTokens::read : model::FirstTokens::unread;
   return model::BatchLayout(sizes);
 }
 
