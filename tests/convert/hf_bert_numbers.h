@@ -1,0 +1,78 @@
+#pragma once
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megalith/comm/threads/thread_world.h"
+#include "megalith/convert/hf_model.h"
+#include "megalith/eval/inference_model.h"
+#include "megalith/grid/parallel_config.h"
+
+// What BERTs of Hugging Face folders compute, by eval::InferenceModel.
+namespace megalith::convert {
+
+/// A sample: two segments or one, tokens whose targets are asked for, and the class of the order.
+struct BertText {
+  std::vector<std::int32_t> ids, types, targets;  ///< targets: of each token, -1: none
+  std::int32_t label = -1;
+};
+
+/// Rows of all tokens are asked for.
+class BertTexts final : public eval::Samples {
+ public:
+  BertTexts(std::vector<BertText> texts, Index max_tokens) : texts_(std::move(texts)), max_tokens_(max_tokens) {}
+  Index count() const override { return std::ssize(texts_); }
+  Index tokens(Index sample) const override { return std::ssize(at(sample).ids); }
+  Index rows(Index sample) const override { return tokens(sample); }
+  eval::PassShape shape(Index sample) const override {
+    return eval::pass_shape(tokens(sample), rows(sample), max_tokens_);
+  }
+  void fill(Index sample, const eval::SampleInputs& to) const override {
+    const BertText& text = at(sample);
+    for (std::size_t i = 0; i < text.ids.size(); ++i) {
+      to.tokens[i] = text.ids[i];
+      to.types[i] = text.types[i];
+      to.rows[i] = static_cast<std::int32_t>(i);
+      to.targets[i] = text.targets.empty() ? -1 : text.targets[i];
+    }
+    to.length = static_cast<std::int32_t>(text.ids.size());
+    to.label = text.label;
+  }
+  /// Asks for ln p of this id at each token.
+  void set_targets(std::int32_t id) {
+    for (BertText& text : texts_) text.targets.assign(text.ids.size(), id);
+  }
+  const BertText& at(Index sample) const { return texts_[static_cast<std::size_t>(sample)]; }
+
+ private:
+  std::vector<BertText> texts_;
+  Index max_tokens_;
+};
+
+/// Runs use(model, is_first) on every rank of a grid, with the values of a folder.
+struct HfRun {
+  io::Path folder;
+  DType dtype = DType::f64;
+  grid::ParallelSizes grid = {};
+  std::vector<eval::AskedResult> results = {};
+  std::function<void(const Tensor& values)> change = [](const Tensor&) {};  ///< of parameters, as they are read
+};
+template <class Use>
+void with_hf_model(io::Fs& fs, const HfRun& run, model::ModelConfig config, const BertTexts& texts, const Use& use) {
+  const HfModel hf{read_hf_config(fs, run.folder).family, config};
+  config.padded_vocab_size = model::padded_vocab_size(config.vocab_size, run.grid.tp);
+  comm::run_ranks(run.grid.world_size, [&](comm::World& world) {
+    eval::InferenceModel model({.model = config, .dtype = run.dtype, .batch = 2, .results = run.results}, world,
+                               comm::make_mesh(world, grid::resolve(run.grid)), eval::count_shapes(texts));
+    model.allocate();
+    HfReader reader(fs, run.folder, hf, 1234);
+    model.fill_params(run.dtype, [&](const TensorSlice& slice, const Tensor& values) {
+      reader.read(slice, values);
+      run.change(values);
+    });
+    use(model, world.rank() == 0);
+  });
+}
+
+}  // namespace megalith::convert
