@@ -54,7 +54,7 @@ void expect_figures(const json& got, const json& want, double tolerance) {
 }
 
 TEST_F(BertEval, GivesTheFiguresOfTheRunsOwnEvaluation) {
-  for (const std::string& order : {"sop", "none"}) {
+  for (const std::string order : {"sop", "none"}) {
     SCOPED_TRACE(order);
     const Finished run = train_with_valid(order, "--set bert.order=" + order + " --set train.seed=7");
     ASSERT_EQ(run.code, 0) << run.err;

@@ -156,9 +156,9 @@ TEST_F(EvalProgram, APerplexityAboveAllNumbersIsSaid) {
   ASSERT_EQ(run_shell(train("a")).code, 0);
   write_all(dir_ / "long.raw", " = A = \n \n " + std::string(20'000, 'Q') + " \n");
   const std::string task = "--task wikitext --protocol harness --data " + out("long.raw");
-  const Finished json = run_shell(eval("a", task)), text = run_shell("megalith eval " + out("a") + ' ' + task);
-  EXPECT_TRUE(parsed(json).at("results").at("word_perplexity").is_null());
-  EXPECT_THAT(parsed(json).at("warnings").dump(), HasSubstr("word_perplexity: is above 1.8e308"));
+  const Finished as_json = run_shell(eval("a", task)), text = run_shell("megalith eval " + out("a") + ' ' + task);
+  EXPECT_TRUE(parsed(as_json).at("results").at("word_perplexity").is_null());
+  EXPECT_THAT(parsed(as_json).at("warnings").dump(), HasSubstr("word_perplexity: is above 1.8e308"));
   EXPECT_THAT(text.out, ::testing::ContainsRegex("word perplexity +inf\n"));
   EXPECT_THAT(text.err, HasSubstr("word_perplexity: is above 1.8e308"));
   write_all(dir_ / "long.raw", " = A = \n \n " + std::string(80, 'Q') + " \n");
