@@ -148,7 +148,7 @@ TEST(Keys, ProcessesMayDifferInPathsAndThreadsOnly) {
   for (const Key& key : keys()) {
     if (key.ranks_may == RanksMay::differ) names.push_back(key.name);
   }
-  EXPECT_THAT(names, ElementsAre("moe.replay", "train.init", "data.vocab_dir", "data.train", "data.valid",
+  EXPECT_THAT(names, ElementsAre("task.init", "moe.replay", "train.init", "data.vocab_dir", "data.train", "data.valid",
                                  "checkpoint.dir", "device.threads"));
 }
 
