@@ -118,6 +118,10 @@ void export_hf(const HfOptions& options) {
   std::string architecture;
   bool has_tokenizer = false;
   use_saved_model(*fs, options.from, [&](const config::RunPlan& plan, const ReadValues& read) {
+    if (plan.task.is_set()) {
+      throw ConfigError(str(options.from, ": is fine-tuned, task.name = ", plan.task.name,
+                            ": must be a model that predicts tokens; export the one that task.init named"));
+    }
     architecture = convert::architecture_of(convert::hf_family_for(plan.model), plan.model);
     const io::Path staging = target.string() + io::temporary_suffix();
     fs->make_dir(staging);
