@@ -1,61 +1,35 @@
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <memory>
 #include <optional>
 
-#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/train/gather.h"
 
 #include "apps/eval/eval_data.h"
+#include "apps/eval/eval_progress.h"
 #include "apps/eval/eval_report.h"
 #include "apps/eval/example_file.h"
 #include "apps/eval/inference.h"
 #include "apps/eval/overlap_marks.h"
+#include "apps/eval/task_eval.h"
 #include "apps/eval/task_scores.h"
 #include "apps/program/command.h"
 #include "apps/program/corpus_options.h"
 #include "apps/program/launch.h"
-#include "apps/program/terminal.h"
+#include "apps/program/report_lines.h"
 
 namespace megalith::apps {
 namespace {
 
 struct EvalOptions {
   InferenceOptions model;
-  std::string task, data, protocol, vocab_dir, per_example, overlap, score, na_probs, format = "text";
+  std::string task, data, protocol, vocab_dir, per_example, overlap, score, na_probs, predictions, no_answer_scores,
+      format = "text";
   Index window = 0, stride = 0;  ///< 0: not given
   std::uint64_t max_line = data::kDefaultMaxLine;
   bool resume = false;
-};
-
-/// One line that is rewritten on a terminal. Elsewhere a line at intervals.
-class Progress {
- public:
-  Progress(Index examples, Index tokens) : examples_(examples), tokens_(tokens) {}
-  void add(Index tokens) {
-    ++done_;
-    done_tokens_ += tokens;
-    const double now = monotonic_s();
-    const int columns = terminal_columns();
-    if (done_ < examples_ && now - shown_at_ < (columns > 0 ? 0.2 : 30.0)) return;
-    shown_at_ = now;
-    const double rate = static_cast<double>(done_tokens_) / std::max(now - begun_, 1e-9);
-    const auto left = std::llround(static_cast<double>(tokens_ - done_tokens_) / rate);
-    const std::string text = str(done_, "/", examples_, " passages  ", static_cast<Index>(rate), " tokens/s  ETA ",
-                                 left / 60, "m", left % 60, "s");
-    std::fprintf(stderr, columns > 0 ? "\r\033[K%.*s%s" : "%.*s%s",
-                 columns > 0 ? std::max(columns - 1, 1) : static_cast<int>(text.size()), text.c_str(),
-                 columns > 0 && done_ < examples_ ? "" : "\n");
-    std::fflush(stderr);
-  }
-
- private:
-  Index examples_, tokens_, done_ = 0, done_tokens_ = 0;
-  double begun_ = monotonic_s(), shown_at_ = begun_;
 };
 
 eval::Task task_of(const EvalOptions& options) {
@@ -128,10 +102,6 @@ EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, i
   check_example_file(options, fs, problems);
   problems.throw_if_any("eval");
   return task;
-}
-
-void print_report(const std::string& text) {
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw IoError("[standard output] write failed");
 }
 
 /// One evaluation, shared by the ranks of a process.
@@ -263,9 +233,8 @@ void Evaluation::run(comm::World& world) {
   }
   std::optional<ExampleFile> file;
   if (first && !options_.per_example.empty()) file.emplace(*fs_, options_.per_example, identity(digest), order(), done);
-  const double begun = monotonic_s();
   const eval::SomeSamples missing(*samples, std::move(numbers));
-  Progress progress(missing.count(), tokens);
+  EvalProgress progress(missing.count(), tokens);
   model.infer(missing, [&](Index sample, const eval::SampleNumbers& found) {
     const Index example = missing.number(sample);
     const eval::ExampleResult result = result_of(example, found);
@@ -286,7 +255,7 @@ void Evaluation::run(comm::World& world) {
                     .stride = slides(task_.task) ? task_.stride : 0,
                     .memory = model.taken_bytes(),
                     .resumed_examples = static_cast<Index>(done.size()),
-                    .seconds = monotonic_s() - begun,
+                    .seconds = progress.seconds(),
                     .computed_tokens = tokens,
                     .set = set,
                     .figures = figures_of(results)};
@@ -301,9 +270,6 @@ void check_scoring(const CLI::App& command, const EvalOptions& options, std::opt
   Problems problems;
   problems.require(task.has_value(), "--score", options.score,
                    str("is for --task mnli, qqp, squad1, squad2 and race, not for ", options.task));
-  problems.require(!options.score.empty(), "--task", options.task,
-                   "needs --score FILE with predictions: models are not fine-tuned yet");
-  if (options.score.empty()) problems.throw_if_any("eval");
   problems.require(options.model.checkpoint.empty(), "checkpoint", options.model.checkpoint,
                    "must be left away: --score takes predictions, not a model");
   problems.require(options.na_probs.empty() || task == tasks::Task::squad2, "--na-probs", options.na_probs,
@@ -317,6 +283,49 @@ void check_scoring(const CLI::App& command, const EvalOptions& options, std::opt
       problems.add(long_name, option->results().front(), "is for models; leave it away with --score");
     }
   }
+  problems.throw_if_any("eval");
+}
+
+/// Throws ConfigError for options that the evaluation of a fine-tuned model does not take.
+void check_task_eval(const CLI::App& command, const EvalOptions& options, tasks::Task task) {
+  constexpr std::string_view kOthers[] = {"protocol", "window",  "stride",  "per-example",
+                                          "resume",   "overlap", "na-probs"};
+  Problems problems;
+  problems.require(!options.model.checkpoint.empty(), "--task", options.task,
+                   "needs a checkpoint that is fine-tuned on it, or --score FILE with predictions");
+  problems.require(options.no_answer_scores.empty() || task == tasks::Task::squad2, "--no-answer-scores",
+                   options.no_answer_scores, "is for --task squad2; leave it away");
+  for (const CLI::Option* const option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      if (option->count() > 0 && std::ranges::find(kOthers, name) != std::end(kOthers))
+        problems.add("--" + name, option->results().front(),
+                     str("is not for a model with --task ", options.task, "; leave it away"));
+    }
+  }
+  problems.throw_if_any("eval");
+}
+
+void evaluate_model(const CLI::App& command, const EvalOptions& options, tasks::Task task) {
+  check_task_eval(command, options, task);
+  evaluate_task({.task = task,
+                 .model = options.model,
+                 .data = options.data,
+                 .predictions = options.predictions,
+                 .no_answer_scores = options.no_answer_scores,
+                 .vocab_dir = options.vocab_dir,
+                 .max_line = options.max_line,
+                 .is_json = options.format == "json"});
+}
+
+/// Throws ConfigError for options of fine-tuning tasks that are given with another task.
+void refuse_task_options(const EvalOptions& options) {
+  Problems problems;
+  problems.require(options.na_probs.empty(), "--na-probs", options.na_probs,
+                   "is for --task squad2 with --score; leave it away");
+  problems.require(options.predictions.empty(), "--predictions", options.predictions,
+                   "is for --task mnli, qqp, squad1, squad2 and race; leave it away");
+  problems.require(options.no_answer_scores.empty(), "--no-answer-scores", options.no_answer_scores,
+                   "is for --task squad2; leave it away");
   problems.throw_if_any("eval");
 }
 
@@ -335,10 +344,10 @@ void score_task(const CLI::App& command, const EvalOptions& options, std::option
 
 void run_eval(const CLI::App& command, const EvalOptions& options) {
   const std::optional<tasks::Task> task = tasks::task_named(options.task);
-  if (task || !options.score.empty()) return score_task(command, options, task);
+  if (task && options.score.empty()) return evaluate_model(command, options, *task);
+  if (!options.score.empty()) return score_task(command, options, task);
   if (options.model.checkpoint.empty()) throw CLI::RequiredError("--checkpoint");
-  if (!options.na_probs.empty())
-    throw ConfigError(str("--na-probs = ", options.na_probs, ": is for --task squad2 with --score; leave it away"));
+  refuse_task_options(options);
   const Launcher launcher = detect_launcher();
   Evaluation evaluation(options, launcher);
   run_job(launcher, {.shape = [&] { return evaluation.shape(); },
@@ -351,14 +360,16 @@ void run_eval(const CLI::App& command, const EvalOptions& options) {
 
 void add_eval(CLI::App& program) {
   const auto options = std::make_shared<EvalOptions>();
-  CLI::App* command = program.add_subcommand("eval",
-                                             "Measure a model: loss on a text, WikiText perplexity, LAMBADA accuracy; "
-                                             "on any grid. Or score predictions of MNLI, QQP, SQuAD and RACE");
+  CLI::App* command =
+      program.add_subcommand("eval",
+                             "Measure a model: loss on a text, WikiText perplexity, LAMBADA accuracy; "
+                             "on any grid; the score of a fine-tuned model. Or score predictions of MNLI, QQP, "
+                             "SQuAD and RACE");
   add_model(*command, options->model)->required(false);  // --score takes none
   command
       ->add_option("--task", options->task,
-                   "loss, wikitext or lambada (docs/evaluation.md); with --score mnli, qqp, squad1, squad2 or race "
-                   "(docs/finetuning.md)")
+                   "loss, wikitext or lambada (docs/evaluation.md); of a fine-tuned model, or with --score, mnli, qqp, "
+                   "squad1, squad2 or race (docs/finetuning.md)")
       ->required()
       ->check(CLI::IsMember({"loss", "wikitext", "lambada", "mnli", "qqp", "squad1", "squad2", "race"}));
   command
@@ -373,6 +384,11 @@ void add_eval(CLI::App& program) {
       "--score", options->score,
       "Score this file of predictions instead of a model: {ID: TEXT} for SQuAD, index<TAB>prediction for "
       "mnli and qqp, JSON lines {\"id\", \"answers\"} for race");
+  command->add_option("--predictions", options->predictions,
+                      "Write the predictions of a fine-tuned model to this file, in the form that --score takes");
+  command->add_option("--no-answer-scores", options->no_answer_scores,
+                      "squad2: write the no-answer scores of a fine-tuned model to this file, in the form that "
+                      "--na-probs takes");
   command->add_option("--na-probs", options->na_probs,
                       "squad2: {ID: NUMBER}, higher where a question rather has no answer; prints the best thresholds");
   command

@@ -134,6 +134,7 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
     describe_hf(c);
   else
     describe_checkpoint(c);
+  require_task(c.task.name.value_or(""), options.task);
   const Device device = inference_device(options.device, usual_device_);
   c.device.type = std::string(name_of(device));
   c.train.precision = options.precision.empty() ? std::string(config::default_precision(device)) : options.precision;
@@ -164,6 +165,20 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   resolve(c, ranks, check);
   require_processes(launcher, "--ranks", plan_.grid.world_size, "");
   batch_ = options.batch > 0 ? options.batch : device == Device::cpu ? 4 : 16;
+}
+
+void InferenceJob::require_task(const std::string& tuned, const std::string& wanted) const {
+  if (tuned == wanted) return;
+  if (wanted.empty()) {
+    throw ConfigError(str(given_.string(), ": is fine-tuned, task.name = ", tuned,
+                          ": must be a model that predicts tokens; `eval --task ", tuned, "` takes it"));
+  }
+  if (tuned.empty()) {
+    throw ConfigError(str("--task = ", wanted, ": ", given_.string(),
+                          " is not fine-tuned; `train` with task.name = ", wanted, " makes such a checkpoint"));
+  }
+  throw ConfigError(
+      str("--task = ", wanted, ": ", given_.string(), " is fine-tuned on another task; use --task ", tuned));
 }
 
 void InferenceJob::resolve(const config::RunConfig& c, int ranks, const Check& check) {
@@ -206,6 +221,7 @@ void InferenceJob::describe_checkpoint(config::RunConfig& c) {
     const config::RunConfig described = model_of(saved);
     c.model = described.model;
     c.bert = described.bert;
+    c.task = described.task;
     c.moe = described.moe;
     c.train.seed = saved.train.seed;  // of held-out samples that are masked
     c.data.tokenizer = trained.data.tokenizer;

@@ -30,6 +30,7 @@ struct InferenceOptions {
   int ranks = 0;    ///< 0: from the launcher or the settings
   Index batch = 0;  ///< passages per pass, or texts at once; 0: by the device
   GridKeys keys = GridKeys::all;
+  std::string task = {};  ///< that the model must be fine-tuned on; empty: it must not be fine-tuned
 
   /// Adds all but the checkpoint and the batch to a command. They must outlive the parsing.
   void add_to(CLI::App& command);
@@ -86,6 +87,8 @@ class InferenceJob {
  private:
   using Fill = std::function<void(DType stored, const ReadValues& read)>;
   void resolve(const config::RunConfig& c, int ranks, const Check& check);
+  /// Throws ConfigError if the model is fine-tuned on another task than `wanted`. Both may be empty: on none.
+  void require_task(const std::string& tuned, const std::string& wanted) const;
   void describe_checkpoint(config::RunConfig& c);
   void describe_hf(config::RunConfig& c);
   std::string fill(comm::World& world, const Fill& fill) const {

@@ -11,7 +11,7 @@
 #include "megalith/tasks/glue.h"
 #include "megalith/tasks/predictions.h"
 #include "megalith/tasks/race.h"
-#include "megalith/tasks/squad_score.h"
+#include "megalith/tasks/task_figures.h"
 #include "megalith/tasks/task_file.h"
 
 #include "apps/program/report_lines.h"
@@ -19,21 +19,10 @@
 namespace megalith::apps {
 namespace {
 
-/// What is printed, by name and in this order.
-struct TaskScores {
-  nlohmann::ordered_json counts, results;
-};
-
-void add_correct(TaskScores& scores, const std::string& prefix, const tasks::Correct& correct) {
-  scores.results[prefix + "accuracy"] = correct.fraction();
-  scores.results[prefix + "correct"] = correct.correct;
-  scores.results[prefix + "total"] = correct.total;
-}
-
-void add_part(TaskScores& scores, const std::string& prefix, const tasks::SquadPart& part) {
-  scores.results[prefix + "exact"] = part.exact;
-  scores.results[prefix + "f1"] = part.f1;
-  scores.results[prefix + "total"] = part.total;
+nlohmann::ordered_json json_of(const tasks::Figures& figures) {
+  nlohmann::ordered_json json;
+  for (const auto& [name, value] : figures) std::visit([&](auto number) { json[name] = number; }, value);
+  return json;
 }
 
 /// The number of predictions that no example of the data has.
@@ -42,7 +31,7 @@ Index other_predictions(const Predictions& predictions, std::size_t examples) {
   return std::ssize(predictions) - static_cast<Index>(examples);
 }
 
-TaskScores squad_scores(io::Fs& fs, const ScoreRequest& request) {
+TaskReport squad_scores(io::Fs& fs, const ScoreRequest& request) {
   const tasks::SquadSet set = tasks::read_squad(fs, request.data, request.task);
   const tasks::TextPredictions predictions = tasks::read_text_predictions(fs, request.score);
   std::vector<std::string> ids;
@@ -57,24 +46,13 @@ TaskScores squad_scores(io::Fs& fs, const ScoreRequest& request) {
     tasks::require_predictions(
         request.na_probs, request.data, ids, [&](const auto& id) { return known.contains(id); }, "no-answer score");
   }
-  const tasks::SquadScores found = tasks::score_squad(set, request.task, predictions, no_answer);
-  TaskScores scores{.counts = {{"contexts", std::ssize(set.contexts)},
-                               {"questions", std::ssize(set.questions)},
-                               {"other_predictions", other_predictions(predictions, ids.size())}},
-                    .results = {}};
-  add_part(scores, "", found.all);
-  if (found.has_answer) add_part(scores, "HasAns_", *found.has_answer);
-  if (found.no_answer) add_part(scores, "NoAns_", *found.no_answer);
-  if (found.best_exact) {
-    scores.results["best_exact"] = found.best_exact->score;
-    scores.results["best_exact_thresh"] = found.best_exact->threshold;
-    scores.results["best_f1"] = found.best_f1->score;
-    scores.results["best_f1_thresh"] = found.best_f1->threshold;
-  }
-  return scores;
+  return {.counts = {{"contexts", std::ssize(set.contexts)},
+                     {"questions", std::ssize(set.questions)},
+                     {"other_predictions", other_predictions(predictions, ids.size())}},
+          .results = tasks::squad_figures(set, request.task, predictions, no_answer)};
 }
 
-TaskScores pair_scores(io::Fs& fs, const ScoreRequest& request) {
+TaskReport pair_scores(io::Fs& fs, const ScoreRequest& request) {
   const tasks::PairSet set =
       tasks::read_pairs(fs, request.data, request.task, tasks::Labels::required, request.max_line);
   const tasks::ClassPredictions predictions =
@@ -83,34 +61,26 @@ TaskScores pair_scores(io::Fs& fs, const ScoreRequest& request) {
   for (const tasks::PairExample& example : set.examples) ids.push_back(example.id);
   tasks::require_predictions(request.score, request.data, ids,
                              [&](const auto& id) { return predictions.contains(id); });
-  TaskScores scores{.counts = {{"examples", std::ssize(set.examples)},
-                               {"left_out", set.left_out},
-                               {"other_predictions", other_predictions(predictions, ids.size())}},
-                    .results = {}};
-  add_correct(scores, "", tasks::count_correct(set, [&](const auto& example) { return predictions.at(example.id); }));
-  return scores;
+  return {.counts = {{"examples", std::ssize(set.examples)},
+                     {"left_out", set.left_out},
+                     {"other_predictions", other_predictions(predictions, ids.size())}},
+          .results = tasks::pair_figures(set, predictions)};
 }
 
-TaskScores race_scores(io::Fs& fs, const ScoreRequest& request) {
+TaskReport race_scores(io::Fs& fs, const ScoreRequest& request) {
   const tasks::RaceSet set = tasks::read_race(fs, request.data, request.max_line);
   const auto predictions = tasks::read_race_predictions(fs, request.score, request.max_line);
   std::vector<std::string> ids;
   for (const tasks::RaceQuestion& question : set.questions) ids.push_back(question.id);
   tasks::require_predictions(request.score, request.data, ids,
                              [&](const auto& id) { return predictions.contains(id); });
-  const tasks::RaceScores found =
-      tasks::score_race(set, [&](const auto& question) { return predictions.at(question.id); });
-  TaskScores scores{.counts = {{"articles", std::ssize(set.articles)},
-                               {"questions", std::ssize(set.questions)},
-                               {"other_predictions", other_predictions(predictions, ids.size())}},
-                    .results = {}};
-  add_correct(scores, "", found.all());
-  if (found.middle.total > 0) add_correct(scores, "middle_", found.middle);
-  if (found.high.total > 0) add_correct(scores, "high_", found.high);
-  return scores;
+  return {.counts = {{"articles", std::ssize(set.articles)},
+                     {"questions", std::ssize(set.questions)},
+                     {"other_predictions", other_predictions(predictions, ids.size())}},
+          .results = tasks::race_figures(set, predictions)};
 }
 
-TaskScores scores_of(io::Fs& fs, const ScoreRequest& request) {
+TaskReport scores_of(io::Fs& fs, const ScoreRequest& request) {
   switch (request.task) {
     case tasks::Task::mnli:
     case tasks::Task::qqp:
@@ -124,48 +94,64 @@ TaskScores scores_of(io::Fs& fs, const ScoreRequest& request) {
   throw InternalError("[score_predictions] task: is none of those that there are");
 }
 
-std::string scores_json(const ScoreRequest& request, const TaskScores& scores,
-                        const std::vector<std::pair<std::string, std::string>>& checksums) {
-  nlohmann::ordered_json json = {{"task", tasks::name_of(request.task)}};
-  const std::string files[] = {request.data, request.score, request.na_probs};
-  for (std::size_t i = 0; i < checksums.size(); ++i) {
-    nlohmann::ordered_json& file = json[checksums[i].first];
-    file["file"] = files[i];
-    if (!checksums[i].second.empty()) file["xxh3_128"] = checksums[i].second;
+std::string task_report_json(const TaskReport& report) {
+  nlohmann::ordered_json json = {{"task", tasks::name_of(report.task)}};
+  for (const TaskReport::File& file : report.files) {
+    json[file.use]["file"] = file.path;
+    if (!file.checksum.empty()) json[file.use]["xxh3_128"] = file.checksum;
   }
-  json["counts"] = scores.counts;
-  json["results"] = scores.results;
+  if (report.model) {
+    const TaskReport::Model& model = *report.model;
+    json["checkpoint"] = {{"folder", model.checkpoint}, {"digest", model.digest}};
+    json["precision"] = model.precision;
+    json["device"] = model.device;
+    json["grid"] = model.grid;
+    json["batch"] = model.batch;
+    json["seconds"] = model.seconds;
+    json["tokens_per_second"] = model.tokens_per_second();
+  }
+  json["counts"] = json_of(report.counts);
+  json["results"] = json_of(report.results);
   return json.dump(2) + '\n';
 }
 
-std::string scores_text(const ScoreRequest& request, const TaskScores& scores,
-                        const std::vector<std::pair<std::string, std::string>>& checksums) {
+std::string task_report_text(const TaskReport& report) {
   std::string text;
-  add_line(text, "task", std::string(tasks::title_of(request.task)));
-  const std::string files[] = {request.data, request.score, request.na_probs};
-  for (std::size_t i = 0; i < checksums.size(); ++i)
-    add_line(text, checksums[i].first,
-             checksums[i].second.empty() ? files[i] : str(files[i], " (", checksums[i].second, ")"));
-  for (const nlohmann::ordered_json& part : {scores.counts, scores.results}) {
-    for (const auto& [name, value] : part.items())
-      add_line(text, name,
-               value.is_number_float() ? printed("%.6f", value.get<double>()) : grouped(value.get<Index>()));
+  add_line(text, "task", std::string(tasks::title_of(report.task)));
+  for (const TaskReport::File& file : report.files)
+    add_line(text, file.use, file.checksum.empty() ? file.path : str(file.path, " (", file.checksum, ")"));
+  if (report.model) {
+    const TaskReport::Model& model = *report.model;
+    add_line(text, "checkpoint", str(model.checkpoint, " (", model.digest, ")"));
+    add_line(text, "run", str(model.precision, " on ", model.device, ", ", model.grid, ", batch ", model.batch));
+    add_line(text, "speed",
+             str(printed("%.1f s, ", model.seconds), printed("%.0f tokens/s", model.tokens_per_second())));
+  }
+  for (const tasks::Figures* figures : {&report.counts, &report.results}) {
+    for (const auto& [name, value] : *figures) {
+      const double* const real = std::get_if<double>(&value);
+      add_line(text, name, real != nullptr ? printed("%.6f", *real) : grouped(std::get<Index>(value)));
+    }
   }
   return text;
 }
 
 }  // namespace
 
+std::string task_report(const TaskReport& report, bool is_json) {
+  return is_json ? task_report_json(report) : task_report_text(report);
+}
+
 std::string score_predictions(io::Fs& fs, const ScoreRequest& request) {
-  const TaskScores scores = scores_of(fs, request);
-  std::vector<std::pair<std::string, std::string>> checksums;
-  const auto add = [&](const char* name, const std::string& file) {
-    if (!file.empty()) checksums.emplace_back(name, fs.is_dir(file) ? "" : tasks::file_checksum(fs, file));
+  TaskReport report = scores_of(fs, request);
+  report.task = request.task;
+  const auto add = [&](const char* use, const std::string& file) {
+    if (!file.empty()) report.files.push_back({use, file, fs.is_dir(file) ? "" : tasks::file_checksum(fs, file)});
   };
   add("data", request.data);
   add("predictions", request.score);
   add("no_answer_scores", request.na_probs);
-  return request.is_json ? scores_json(request, scores, checksums) : scores_text(request, scores, checksums);
+  return task_report(report, request.is_json);
 }
 
 }  // namespace megalith::apps

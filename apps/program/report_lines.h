@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 
+#include "megalith/base/error.h"
 #include "megalith/base/types.h"
 
 namespace megalith::apps {
@@ -28,6 +29,11 @@ inline void add_line(std::string& text, std::string name, const std::string& val
   constexpr std::size_t kColumn = 26;
   name.resize(std::max(name.size() + 1, kColumn), ' ');
   text += name + value + '\n';
+}
+
+/// Prints a report on standard output. Throws IoError.
+inline void print_report(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) throw IoError("[standard output] write failed");
 }
 
 }  // namespace megalith::apps

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/apps/program.h"
+#include "tests/apps/task_program.h"
 
 // Fine-tuning by the program: from a pretrained checkpoint to a dev score after each epoch.
 namespace megalith {
@@ -11,51 +11,9 @@ namespace {
 
 using support::Finished;
 using support::run_shell;
+using support::TaskProgram;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-class TaskProgram : public support::Program {
- protected:
-  TaskProgram() {
-    std::ofstream text(dir_ / "stories.jsonl");
-    for (int i = 0; i < 12; ++i)
-      text << "{\"text\": \"The cat number " << i << " sat on a mat. It saw " << i * 3 % 7 << " birds. They flew.\"}\n";
-    std::ofstream(dir_ / "bert.toml")
-        << "[model]\nfamily = \"bert\"\nnum_layers = 2\nhidden_size = 16\nnum_heads = 2\nseq_len = 24\n"
-           "[train]\nsteps = 1\nglobal_batch = 4\n[data]\ntokenizer = \"bert-uncased\"\ntrain = \""
-        << (dir_ / "stories.jsonl").string() << "\"\n";
-    write_all(dir_ / "train.tsv", pairs(22));
-    write_all(dir_ / "dev.tsv", pairs(9));
-    std::ofstream(dir_ / "mnli.toml") << "[task]\nname = \"mnli\"\ninit = \"" << out("bert")
-                                      << "\"\nepochs = 2\n[model]\nseq_len = 16\n"
-                                         "[train]\nglobal_batch = 8\nmicro_batch = 2\n[optimizer]\nlr = 5e-3\n"
-                                         "[data]\ntrain = \""
-                                      << (dir_ / "train.tsv").string() << "\"\nvalid = \""
-                                      << (dir_ / "dev.tsv").string() << "\"\n";
-  }
-  /// In which the class is that of the last word.
-  static std::string pairs(int count) {
-    const char* const labels[] = {"entailment", "neutral", "contradiction"};
-    const char* const words[] = {"yes", "perhaps", "no"};
-    std::string text = "index\tsentence1\tsentence2\tgold_label\n";
-    for (int i = 0; i < count; ++i)
-      text += std::to_string(i) + "\tthe " + std::to_string(i % 7) + " birds\tthey flew " + words[i % 3] + "\t" +
-              labels[i % 3] + "\n";
-    return text;
-  }
-  void pretrain() const {
-    const Finished bert = run_shell("megalith train " + (dir_ / "bert.toml").string() + " --out " + out("bert"));
-    ASSERT_EQ(bert.code, 0) << bert.err;
-  }
-  Finished finetune(const std::string& name, const std::string& more = "") const {
-    return run_shell("megalith train " + (dir_ / "mnli.toml").string() + " --out " + out(name) + " " + more);
-  }
-  std::string set_file(const std::string& key, const std::string& file) const {
-    return "--set " + key + "=" + (dir_ / file).string() + " ";
-  }
-  /// A line of metrics without what a clock measures.
-  static std::string numbers_of(const std::string& line) { return line.substr(0, line.find(",\"step_time_s\"")); }
-};
 
 TEST_F(TaskProgram, FineTunesAndResumesWithTheSameBits) {
   pretrain();
@@ -98,7 +56,8 @@ TEST_F(TaskProgram, GraphsAreEagerAndGridsAgree) {
   EXPECT_EQ(lines_of("layers", "--set graphs.mode=layers --set graphs.warmup_steps=1"), eager);
   EXPECT_EQ(lines_of("recomputed", "--set recompute.mode=full"), eager);
   const auto loss_of = [](const std::string& line) { return std::stod(line.substr(line.find("\"loss\":") + 7)); };
-  const std::string fp64 = "--set train.precision=fp64 ";
+  pretrain("bert64", "--set train.precision=fp64");
+  const std::string fp64 = "--set train.precision=fp64 --set task.init=" + out("bert64") + " ";
   EXPECT_NEAR(loss_of(lines_of("grid", fp64 + "--set parallel.tp=2 --set parallel.pp=2 --set parallel.ranks=4").back()),
               loss_of(lines_of("one", fp64).back()), 1e-10);
 }
