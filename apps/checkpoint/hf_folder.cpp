@@ -3,6 +3,8 @@
 #include <optional>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/convert/hf_config.h"

@@ -88,7 +88,7 @@ void RunReader::add_layers(const json& layers, Index step) {
       if (key == "hottest") loads.hottest = value.dump();
       add(key, value);
       if (!value.is_object()) continue;
-      for (const auto& [inner, inner_value] : value.items()) add(key + "." + inner, inner_value);
+      for (const auto& [inner, inner_value] : value.items()) add(str(key, '.', inner), inner_value);
     }
   }
 }
@@ -103,7 +103,7 @@ void RunReader::read_step(const json& line, Index step) {
     if (!value.is_object()) continue;
     for (const auto& [inner, inner_value] : value.items()) {
       if (inner == "layers" && inner_value.is_array()) add_layers(inner_value, step);
-      add_number(key + "." + inner, inner_value, step);
+      add_number(str(key, '.', inner), inner_value, step);
     }
   }
   const auto is_set = [&](const char* key) {

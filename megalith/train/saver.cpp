@@ -375,7 +375,7 @@ std::vector<std::string> Saver::take_values(const io::Path& folder) {
     read_pieces(reader, StateTensors::values, [&](const TensorSlice& slice) { return is_new(saved, slice); });
     if (std::string line = new_parameters(saved); !line.empty()) taken.push_back(std::move(line));
     if (engine_.world().rank() == 0)
-      for (const std::string& warning : warnings_of_other_rules(saved)) log::warning(where + ": " + warning);
+      for (const std::string& warning : warnings_of_other_rules(saved)) log::warning(str(where, ": ", warning));
   } catch (const InputError& error) {
     damage = error.what();
   } catch (const IoError& error) {
