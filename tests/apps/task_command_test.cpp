@@ -82,8 +82,10 @@ TEST_F(TaskProgram, WhatDoesNotFitIsRefused) {
     EXPECT_THAT(run.err, HasSubstr(text)) << more;
     EXPECT_FALSE(std::filesystem::exists(dir_ / "refused")) << more;
   };
-  refused(64, "--set model.family=gpt2 --set train.steps=9",
-          "model.family = gpt2: must be bert with task.name: an encoder is fine-tuned");
+  refused(66, "--set model.family=gpt2 --set train.steps=9", "model.family = gpt2: task.init has bert; remove the key");
+  const Finished decoder = run_shell(train("refused", "--set task.name=mnli --set model.family=gpt2"));
+  EXPECT_EQ(decoder.code, 64);
+  EXPECT_THAT(decoder.err, HasSubstr("model.family = gpt2: must be bert with task.name: an encoder is fine-tuned"));
   refused(64, "--set train.steps=9 --set bert.max_ngram=2",
           "train.steps = 9: does not go with task.name: steps follow from task.epochs; remove it");
   refused(64, "--set train.steps=9 --set bert.max_ngram=2", "bert.max_ngram = 2: is for pretraining");

@@ -56,8 +56,8 @@ TEST_F(SpoiltLlama, AConfigThatMeansSomethingElseIsRefused) {
     const char* text;
   } cases[] = {
       {"model_type", "mamba",
-       "model_type = \"mamba\": must be gpt2, llama, mixtral, olmoe, qwen2_moe, qwen3_moe, bert or megatron-bert: other "
-       "families are not built yet"},
+       "model_type = \"mamba\": must be gpt2, llama, mixtral, olmoe, qwen2_moe, qwen3_moe, bert or megatron-bert: "
+       "other families are not built yet"},
       {"hidden_act", "gelu", "hidden_act = \"gelu\": must be silu"},
       {"rope_parameters", yarn, "rope_parameters.rope_type = \"yarn\": must be default, linear or llama3"},
       {"rope_parameters", dynamic, "rope_parameters.type = \"dynamic\": must be default, linear or llama3"},
