@@ -40,7 +40,8 @@ TEST(CommandLine, MistakesEndWithCode64AndSayWhy) {
   } cases[] = {
       {"megalith", "subcommand"},
       {"megalith report", "subcommand"},
-      {"megalith eval --task squad1 --data dev.json", "--task = squad1: needs --score FILE with predictions"},
+      {"megalith eval --task squad1 --data dev.json",
+       "--task = squad1: needs a checkpoint that is fine-tuned on it, or --score FILE with predictions"},
       {"megalith train", "recipe"},
       {"megalith train /", "error: recipe = /: is a folder; name a recipe in it"},
       {"megalith train /nowhere.toml", "error: recipe = /nowhere.toml: no such file"},

@@ -87,7 +87,10 @@ TEST_F(ScoredPredictions, OptionsOfModelsAreRefused) {
   EXPECT_THAT(all.err, HasSubstr("checkpoint = out/x: must be left away: --score takes predictions, not a model"));
   EXPECT_THAT(all.err, HasSubstr("--na-probs = n.json: is for --task squad2; leave it away"));
   EXPECT_THAT(all.err, HasSubstr("--window = 5: is for models; leave it away with --score"));
-  EXPECT_THAT(eval("--task race --data d out/x").err, HasSubstr("needs --score FILE with predictions"));
+  const Finished neither = eval("--task race --data d");
+  EXPECT_EQ(neither.code, 64);
+  EXPECT_THAT(neither.err, HasSubstr("needs a checkpoint that is fine-tuned on it, or --score FILE with predictions"));
+  EXPECT_THAT(eval("--task race --data d out/x").err, HasSubstr("[out/x] there is no such folder"));
   const Finished loss = eval("--task loss --data d --score p");
   EXPECT_EQ(loss.code, 64);
   EXPECT_THAT(loss.err, HasSubstr("--score = p: is for --task mnli, qqp, squad1, squad2 and race, not for loss"));
