@@ -9,6 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/text_lines.h"
 #include "megalith/eval/inference_model.h"
 #include "megalith/io/file_problems.h"
 #include "megalith/io/json_reader.h"
@@ -128,17 +129,12 @@ nlohmann::json places_of(const eval::MaskedSample& sample, const std::vector<dou
 void MaskedScorer::read(const Take& take) const {
   io::FileProblems problems;
   SampleReader reader(name_, model_, problems);
-  const std::string_view text = file_.text();
-  std::size_t line = 0, samples = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view object = text.substr(begin, end - begin);
-    begin = end + 1;
-    ++line;
-    if (object.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+  std::size_t samples = 0;
+  for_each_line(file_.text(), [&](std::string_view object, std::size_t line) {
+    if (object.find_first_not_of(" \t\r") == std::string_view::npos) return;
     ++samples;
     if (std::optional<eval::MaskedSample> sample = reader.read(object, line)) take(std::move(*sample));
-  }
+  });
   if (samples == 0) problems.add(str("[", name_, "] holds no samples: must have lines as ", kForm));
   problems.throw_if_any(name_);
 }

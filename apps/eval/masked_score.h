@@ -8,7 +8,7 @@
 namespace megalith::apps {
 
 /// `score` of a masked language model: JSON lines of objects {"ids": [...], "types": [...], "targets": [...]}, all of
-/// one size, up to seq_len; a target is the id that is asked for at its place, or -1. Other members are ignored. The
+/// one size, up to seq_len; a target is the id whose ln p is printed, or -1. Other members are ignored. The
 /// samples are read one group after another, so that only one group is in memory.
 class MaskedScorer {
  public:

@@ -5,6 +5,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/text_lines.h"
 #include "megalith/base/utf8.h"
 #include "megalith/data/corpus_reader.h"
 #include "megalith/io/file_problems.h"
@@ -59,22 +60,16 @@ Prompt prompt_of(std::string_view json, const std::string& file, std::size_t lin
 std::vector<Prompt> read_prompts(io::Fs& fs, const std::string& file, const PromptRules& rules) {
   data::require_file(fs, file, "--prompts");
   const io::MappedFile mapped = fs.map(file);
-  const std::string_view text = mapped.text();
   std::vector<Prompt> prompts;
   std::vector<std::string> problems;
-  std::size_t line = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view json = text.substr(begin, end - begin);
-    begin = end + 1;
-    ++line;
-    if (json.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+  for_each_line(mapped.text(), [&](std::string_view json, std::size_t line) {
+    if (json.find_first_not_of(" \t\r") == std::string_view::npos) return;
     try {
       prompts.push_back(prompt_of(json, file, line, rules));
     } catch (const InputError& error) {
       problems.emplace_back(error.what());
     }
-  }
+  });
   if (prompts.empty() && problems.empty())
     problems.push_back(str("[", file, "] holds no prompts: must have lines as {\"prompt\": \"the text to continue\"}"));
   io::throw_file_problems(file, problems);

@@ -17,7 +17,7 @@ class TaskSamples final : public eval::Samples {
   Index count() const override { return std::ssize(lengths_); }
   eval::PassShape shape(Index sequence) const override;
   Index tokens(Index sequence) const override { return lengths_[static_cast<std::size_t>(sequence)]; }
-  /// Of SQuAD all tokens; others are asked about whole sequences.
+  /// SQuAD: all tokens. Other tasks have results about whole sequences only.
   Index rows(Index sequence) const override { return has_spans() ? tokens(sequence) : 0; }
   void fill(Index sequence, const eval::SampleInputs& to) const override;
 

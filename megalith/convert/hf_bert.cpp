@@ -208,51 +208,50 @@ std::string_view bert_lacking_head(std::string_view ours) {
   return {};
 }
 
-constexpr std::array<std::string_view, 3> kBertOthers = {"BertForMaskedLM", "BertModel",
-                                                         "BertForNextSentencePrediction"};
-constexpr std::array<std::string_view, 3> kMegatronBertOthers = {"MegatronBertForMaskedLM", "MegatronBertModel",
-                                                                 "MegatronBertForNextSentencePrediction"};
+/// What tells the families apart: where norms stand, and the names of both.
+template <nn::NormPlacement placement>
+struct BertNames;
+template <>
+struct BertNames<nn::NormPlacement::post> {
+  static constexpr std::string_view kType = "bert", kName = "BERT", kPair = "BertForPreTraining",
+                                    kSingle = "BertForMaskedLM";
+  static constexpr std::array kOthers = {kSingle, std::string_view("BertModel"),
+                                         std::string_view("BertForNextSentencePrediction")};
+};
+template <>
+struct BertNames<nn::NormPlacement::pre> {
+  static constexpr std::string_view kType = "megatron-bert", kName = "Megatron-BERT",
+                                    kPair = "MegatronBertForPreTraining", kSingle = "MegatronBertForMaskedLM";
+  static constexpr std::array kOthers = {kSingle, std::string_view("MegatronBertModel"),
+                                         std::string_view("MegatronBertForNextSentencePrediction")};
+};
+
+template <nn::NormPlacement placement>
+constexpr HfFamily bert_family() {
+  using Names = BertNames<placement>;
+  return {.model_type = Names::kType,
+          .architecture = Names::kPair,
+          .name = Names::kName,
+          .prefix = "bert.",
+          .heads = "cls.",
+          .other_architectures = Names::kOthers,
+          .is_bert = true,
+          .read_config = [](const HfConfig& config) { return read_bert_config(config, placement); },
+          .write_config = write_bert_config,
+          .misfit = [](const model::ModelConfig& m) { return bert_misfit(m, placement); },
+          .tensors_of = bert_tensors,
+          .copies = bert_copies,
+          .is_ignored = is_bert_buffer,
+          .other_names = bert_other_names,
+          .lacking_head = bert_lacking_head,
+          .written_architecture = [](const model::ModelConfig& m) -> std::string_view {
+            return m.bert.is_pair() ? Names::kPair : Names::kSingle;
+          }};
+}
 
 }  // namespace
 
-const HfFamily kHfBert = {
-    .model_type = "bert",
-    .architecture = "BertForPreTraining",
-    .name = "BERT",
-    .prefix = "bert.",
-    .heads = "cls.",
-    .other_architectures = kBertOthers,
-    .is_bert = true,
-    .read_config = [](const HfConfig& config) { return read_bert_config(config, nn::NormPlacement::post); },
-    .write_config = write_bert_config,
-    .misfit = [](const model::ModelConfig& m) { return bert_misfit(m, nn::NormPlacement::post); },
-    .tensors_of = bert_tensors,
-    .copies = bert_copies,
-    .is_ignored = is_bert_buffer,
-    .other_names = bert_other_names,
-    .lacking_head = bert_lacking_head,
-    .written_architecture = [](const model::ModelConfig& m) -> std::string_view {
-      return m.bert.is_pair() ? "BertForPreTraining" : "BertForMaskedLM";
-    }};
-
-const HfFamily kHfMegatronBert = {
-    .model_type = "megatron-bert",
-    .architecture = "MegatronBertForPreTraining",
-    .name = "Megatron-BERT",
-    .prefix = "bert.",
-    .heads = "cls.",
-    .other_architectures = kMegatronBertOthers,
-    .is_bert = true,
-    .read_config = [](const HfConfig& config) { return read_bert_config(config, nn::NormPlacement::pre); },
-    .write_config = write_bert_config,
-    .misfit = [](const model::ModelConfig& m) { return bert_misfit(m, nn::NormPlacement::pre); },
-    .tensors_of = bert_tensors,
-    .copies = bert_copies,
-    .is_ignored = is_bert_buffer,
-    .other_names = bert_other_names,
-    .lacking_head = bert_lacking_head,
-    .written_architecture = [](const model::ModelConfig& m) -> std::string_view {
-      return m.bert.is_pair() ? "MegatronBertForPreTraining" : "MegatronBertForMaskedLM";
-    }};
+const HfFamily kHfBert = bert_family<nn::NormPlacement::post>();
+const HfFamily kHfMegatronBert = bert_family<nn::NormPlacement::pre>();
 
 }  // namespace megalith::convert

@@ -7,6 +7,7 @@
 #include "megalith/base/checked_growth.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/text_lines.h"
 #include "megalith/base/utf8.h"
 #include "megalith/data/json_text.h"
 #include "megalith/eval/detokenize.h"
@@ -100,14 +101,10 @@ Cloze cut(std::string_view text) {
 
 /// Lines that are not blank, with their numbers.
 template <class Take>
-void for_each_line(std::string_view text, const Take& take) {
-  Index number = 1;
-  for (std::size_t begin = 0; begin < text.size(); ++number) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = text.substr(begin, end - begin);
-    if (!strip(line).empty()) take(line, number);
-    begin = end + 1;
-  }
+void for_each_written_line(std::string_view text, const Take& take) {
+  for_each_line(text, [&](std::string_view line, std::size_t number) {
+    if (!strip(line).empty()) take(line, static_cast<Index>(number));
+  });
 }
 
 }  // namespace
@@ -252,7 +249,7 @@ EvalSet lambada_set(const SourceText& lines, const tokenizer::Tokenizer& tokeniz
   std::map<Index, Index> by_targets;
   std::vector<Index> firsts;
   Index context_tokens = 0, target_tokens = 0, were_cut = 0;
-  for_each_line(lines.text, [&](std::string_view line, Index number) {
+  for_each_written_line(lines.text, [&](std::string_view line, Index number) {
     Cloze cloze;
     try {
       cloze = cut(json.read(line, {.file = lines.file, .number = static_cast<std::uint64_t>(number)}));

@@ -79,7 +79,7 @@ class InferenceModel final : private pipeline::Stage {
   model::Pass pass(const PassShape& shape) const {
     return {.batch = batch(shape), .seq_len = shape.tokens, .scored = shape.rows};
   }
-  /// Of the inputs of a microbatch: `masked` are the rows that are asked for.
+  /// The layout of a microbatch's inputs, in which `masked` counts the rows of requested results.
   model::BatchLayout layout(const PassShape& shape) const;
   bool has_results_of(nn::ResultOf of) const;
   bool is_owner() const { return mesh_.last_stage() && mesh_.tp_rank() == 0; }

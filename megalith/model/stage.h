@@ -106,8 +106,8 @@ class Stage : public pipeline::Stage {
   /// By loss: the number of its terms in the inputs of this rank's head, in a step or an evaluated batch. loss_sums()
   /// are the sums over these. Complete when the host has submitted all passes.
   const LossCounts& loss_counts() const { return loss_counts_; }
-  /// Of a fine-tuned model, in ranks with its head: the numbers by which it chooses, of the batch that was evaluated
-  /// last. [microbatches, numbers of a microbatch], f64 for f64, else f32; undefined elsewhere.
+  /// The logits of a fine-tuned model for the batch that was evaluated last, on ranks with its head: [microbatches,
+  /// numbers of a microbatch], f64 for f64, else f32. Undefined on other ranks.
   const Tensor& numbers() const { return numbers_; }
 
   /// How rows come to the experts of other ranks in all training passes from here on. In rounds there are no graphs.

@@ -35,10 +35,10 @@ class TaskHead final : public Head {
   /// Returns no losses of targets: an undefined tensor.
   Tensor forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
                  Saved& saved) const override;
-  /// Of spans: makes row_logits [R, 2].
+  /// Makes row_logits [R, 2] if the task has spans. Throws InternalError for other tasks.
   void infer_rows(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
                   const HeadResults& results) const override;
-  /// Of classes and choices: makes class_logits, of choices [sequences, 1]; of classes label_losses, too.
+  /// Makes class_logits: [B, classes], or [sequences, 1] for choices. Classes also have label_losses.
   void infer_samples(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
                      const HeadResults& results) const override;
   void backward(Exec& ex, const Microbatch& microbatch, const HeadInputs& inputs, Saved& saved,

@@ -50,7 +50,7 @@ std::string elements(const List& list, const Text& text) {
 
 std::string or_null(const std::string& json) { return json.empty() ? "null" : json; }
 
-/// Of many evaluations the first and the last, and as many of those between as there is room for.
+/// At most kMaxEvals evaluations: the first, the last, and evenly chosen ones between.
 std::vector<std::string> some_of(const std::vector<std::string>& evals) {
   if (evals.size() <= kMaxEvals) return evals;
   std::vector<std::string> some;
