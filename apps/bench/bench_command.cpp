@@ -134,6 +134,7 @@ config::RunPlan plan_of(const StepBench& b) {
   set(c.device.type, b.device);
   set(c.data.tokenizer, "byte");
   set(c.data.train, std::vector<std::string>{"random tokens"});
+  prepare_gpus(c);
   return config::resolve(c);
 }
 

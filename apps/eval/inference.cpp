@@ -23,6 +23,7 @@
 #include "apps/checkpoint/hf_folder.h"
 #include "apps/checkpoint/saved_model.h"
 #include "apps/program/command.h"
+#include "apps/program/launch.h"
 #include "apps/program/vocabulary.h"
 
 namespace megalith::apps {
@@ -186,6 +187,7 @@ void InferenceJob::resolve(const config::RunConfig& c, int ranks, const Check& c
     if (check) check(*this);
   };
   bool is_resolved = false;
+  prepare_gpus(c);
   check_both(
       [&] {
         plan_ = config::resolve(c, ranks);

@@ -66,6 +66,12 @@ Launcher detect_launcher() {
   return {};
 }
 
+void prepare_gpus(const config::RunConfig& asked) {
+  using enum comm::KernelLoading;
+  const bool is_gpu_pipeline = asked.device.type.value_or("cpu") == "cuda" && asked.parallel.pp.value_or(1) > 1;
+  comm::set_kernel_loading(is_gpu_pipeline ? at_start : at_first_use);
+}
+
 JobShape shape_of(const config::RunPlan& plan) {
   return {.ranks = plan.grid.world_size,
           .device = plan.device,

@@ -20,6 +20,10 @@ struct Launcher {
 };
 Launcher detect_launcher();
 
+/// Sets what CUDA must know of this job before its first use, which is in config::resolve(): pipelines of GPUs load all
+/// kernels at the start (comm::KernelLoading).
+void prepare_gpus(const config::RunConfig& asked);
+
 /// How many ranks a job has, and where they compute.
 struct JobShape {
   int ranks = 1;

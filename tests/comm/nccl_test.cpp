@@ -205,6 +205,18 @@ TEST(GpusOfRanks, FindTheEnvironmentThatTheyNeed) {
   set_gpu_environment(before);
 }
 
+TEST(GpusOfRanks, LoadKernelsAtTheStartIfAsked) {
+  constexpr const char* kLoading = "CUDA_MODULE_LOADING";
+  const char* const set = std::getenv(kLoading);
+  const std::string before = set == nullptr ? "" : set;
+  ::setenv(kLoading, "LAZY", 1);
+  set_kernel_loading(KernelLoading::at_first_use);
+  EXPECT_STREQ(std::getenv(kLoading), "LAZY");
+  set_kernel_loading(KernelLoading::at_start);
+  EXPECT_STREQ(std::getenv(kLoading), "EAGER");
+  before.empty() ? ::unsetenv(kLoading) : ::setenv(kLoading, before.c_str(), 1);
+}
+
 TEST(GpusOfRanks, TellNcclWhatGraphsNeed) {
   constexpr const char* kMixing = "NCCL_GRAPH_MIXING_SUPPORT";
   const auto after = [](const char* before, CallsBehindGraphs calls) -> std::string {

@@ -13,6 +13,7 @@
 int main(int argc, char** argv) {
   using namespace megalith;
   ::testing::InitGoogleTest(&argc, argv);
+  comm::set_kernel_loading(comm::KernelLoading::at_start);  // pipelines are among the tests
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) {
     comm::set_gpu_environment();
     return RUN_ALL_TESTS();

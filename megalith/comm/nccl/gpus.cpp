@@ -90,6 +90,15 @@ void set_gpu_environment(int queues) {
   }
 }
 
+void set_kernel_loading(KernelLoading loading) {
+  constexpr const char* kLoading = "CUDA_MODULE_LOADING";
+  if (loading == KernelLoading::at_first_use) return;
+  const char* const set = std::getenv(kLoading);
+  const bool was_lazy = set != nullptr && std::string_view(set) == "LAZY";
+  ::setenv(kLoading, "EAGER", 1);
+  if (was_lazy) log::warning(str(kLoading, "=LAZY is taken as EAGER: ranks of a pipeline of GPUs may hang otherwise"));
+}
+
 void set_graph_environment(CallsBehindGraphs calls) {
   constexpr const char* kMixing = "NCCL_GRAPH_MIXING_SUPPORT";
   if (calls == CallsBehindGraphs::never) {

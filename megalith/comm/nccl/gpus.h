@@ -19,6 +19,13 @@ namespace megalith::comm {
 /// For main(), before threads start and before the first use of a GPU.
 void set_gpu_environment(int queues = kHardwareQueues);
 
+/// When a GPU gets the code of a kernel. CUDA loads it at its first use, and that waits for the GPU's work: in a
+/// pipeline of GPUs for a message, whose sender may wait for this rank. cuBLASLt has kernels that no warm-up finds.
+enum class KernelLoading : std::uint8_t { at_first_use, at_start };
+/// `at_start` sets CUDA_MODULE_LOADING = EAGER, and warns if the variable was LAZY. A context then takes 418 MiB more
+/// (H200, CUDA 13.0). Before the first use of a GPU.
+void set_kernel_loading(KernelLoading loading);
+
 /// Whether calls of a group outside of graphs may be submitted while a launched graph with calls of the same group
 /// still runs, whatever the streams wait for.
 enum class CallsBehindGraphs : std::uint8_t { may_come, never };
