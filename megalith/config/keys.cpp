@@ -310,7 +310,7 @@ std::vector<Key> make_keys() {
        one_of(kNamesOf<nn::ExpertDispatcher>), may_change, not_differ,
        "how rows come to the ranks of their experts: these read them where they are (`peer`, between rank threads, on "
        "GPUs where NVLink connects them), or they are sent with counts that the host knows (`all_to_all`). `auto`: "
-       "`peer` where it can be, but `all_to_all` on GPUs with a pipeline. The results are the same",
+       "`peer` where it can be, and in graphs of whole steps. The results are the same",
        has_experts},
       {"moe.rank_capacity_factor",
        moe([](auto& c) -> auto& { return c.rank_capacity_factor; }),

@@ -38,11 +38,13 @@ void derive_pattern(RunConfig::Moe& m, Problems& out) {
   m.pattern = standard;
 }
 
-/// Ranks of a pipeline of GPUs have not read each other's rows since a wait without end was mended there.
+/// A graph of a step holds no numbers of rows that the host reads, so there only peers can be meant.
 void derive_dispatcher(RunConfig& c) {
-  const bool is_gpu_pipeline = c.device.type.value_or("cpu") == "cuda" && c.parallel.pp.value_or(1) > 1;
-  if (is_gpu_pipeline && c.moe.dispatcher.value_or("auto") == "auto") c.moe.dispatcher = "all_to_all";
   set_default(c.moe.dispatcher, "auto");
+  const bool is_constant = c.moe.capacity.value_or("none") == "pad";
+  if (c.moe.dispatcher == "auto" && c.graphs.mode.value_or("none") == "iteration" && !is_constant &&
+      c.parallel.ep.value_or(1) <= nn::kMaxPeers)
+    c.moe.dispatcher = "peer";
 }
 
 /// Only ranks that read rows may have room for fewer than can come.

@@ -54,7 +54,12 @@ TEST(MoeRecipe, DefaultsAreFilledIn) {
   EXPECT_EQ(plan_with_experts({"device.type=cuda", "moe.dispatcher=auto"}).model.moe.dispatcher,
             nn::ExpertDispatcher::automatic);
   EXPECT_EQ(plan_with_experts({"device.type=cuda", "parallel.ep=2", "parallel.pp=2"}).model.moe.dispatcher,
-            nn::ExpertDispatcher::all_to_all);
+            nn::ExpertDispatcher::automatic);
+  EXPECT_EQ(plan_with_experts({"graphs.mode=iteration", "parallel.ep=2"}).model.moe.dispatcher,
+            nn::ExpertDispatcher::peer);
+  EXPECT_EQ(plan_with_experts({"graphs.mode=iteration", "parallel.ep=2", "moe.capacity=pad", "moe.capacity_factor=1"})
+                .model.moe.dispatcher,
+            nn::ExpertDispatcher::automatic);
   EXPECT_EQ(plan_with_experts({"device.type=cuda", "moe.dispatcher=peer", "parallel.ep=2"}).model.moe.dispatcher,
             nn::ExpertDispatcher::peer);
   EXPECT_EQ(plan_with_experts({"moe.dispatcher=peer", "parallel.ep=8", "parallel.tp=2"}).model.moe.dispatcher,
@@ -149,14 +154,13 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
         "parallel.etp=1"},
        {"parallel.order = ep-pp-tp-dp: pipeline groups of the dense grid",
         "the nearest legal order has pp last: ep-tp-dp-cp-pp"}},
-      {{"graphs.mode=iteration", "parallel.ep=2", "parallel.ranks=2"},
+      {{"graphs.mode=iteration", "parallel.ep=2", "parallel.ranks=2", "moe.dispatcher=all_to_all"},
        {"graphs.mode = iteration: the host reads how many rows go between the ranks of parallel.ep = 2",
         "; between rank threads moe.dispatcher = peer needs no such numbers; moe.capacity = pad makes the sizes "
         "constants"}},
-      {{"graphs.mode=iteration", "parallel.ep=2", "parallel.ranks=2", "moe.dispatcher=peer", "device.type=cuda",
-        "train.precision=fp32"},
+      {{"graphs.mode=iteration", "parallel.ep=2", "parallel.ranks=2", "device.type=cuda", "train.precision=fp32"},
        {"graphs.mode = iteration: the host reads how many rows each expert has for moe.gemm = loop"}},
-      {{"graphs.mode=iteration", "parallel.tp=2", "parallel.sequence_parallel=true"},
+      {{"graphs.mode=iteration", "parallel.tp=2", "parallel.sequence_parallel=true", "moe.dispatcher=all_to_all"},
        {"graphs.mode = iteration: the host reads", "parallel.etp = 2"}},
       {{"graphs.mode=iteration", "device.type=cuda", "train.precision=fp32"},
        {"graphs.mode = iteration: the host reads how many rows each expert has for moe.gemm = loop"}},
@@ -215,11 +219,10 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.echo.backend=pull"}, {"moe.echo.backend = pull", "peer"}},
       {{"moe.echo.weights=kept"}, {"moe.echo.weights = kept", "did you mean keep"}},
       {{"moe.echo.slot=2"}, {"moe.echo.slot = 2: no such key; did you mean moe.echo.slots?"}},
-      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration"},
+      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration", "moe.dispatcher=all_to_all"},
        {"graphs.mode = iteration: the host reads how many rows go between the ranks of parallel.ep = 2",
         "; between rank threads moe.dispatcher = peer needs no such numbers; or use graphs.mode = layers"}},
-      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration", "moe.dispatcher=peer",
-        "moe.echo.backend=host_sized"},
+      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration", "moe.echo.backend=host_sized"},
        {"graphs.mode = iteration: with moe.echo.backend = host_sized the host reads how many clones go between ranks; "
         "use auto, peer or collective; or use graphs.mode = layers"}},
       {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=layers", "moe.dispatcher=peer",

@@ -189,8 +189,9 @@ TEST(MoeDispatcher, SendsRowsWhereRanksDoNotReachEachOther) {
     run_apart(got);
     FAIL() << "nothing was thrown";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("moe.dispatcher = peer: group etp-ep has 2 ranks: must be at most 8 "
-                                                   "threads of one process; use moe.dispatcher = auto or all_to_all"));
+    EXPECT_THAT(error.what(),
+                ::testing::HasSubstr("moe.dispatcher = peer: group etp-ep has 2 ranks: must be at most 8 "
+                                     "threads of one process; use moe.dispatcher = auto or all_to_all; graphs.mode"));
   }
 }
 

@@ -26,7 +26,8 @@ bool uses_peers(const MoeConfig& moe, const comm::Channel& channel) {
     throw ConfigError(str("moe.dispatcher = peer: group ", channel.name(), " has ", channel.size(),
                           " ranks: must be at most ", kMaxPeers, " threads of one process",
                           on_cpu ? "" : ", on GPUs that NVLink connects, with parallel.transfers = copy_engines",
-                          "; use moe.dispatcher = auto or all_to_all"));
+                          "; use moe.dispatcher = auto or all_to_all; graphs.mode = iteration needs peer, or "
+                          "moe.capacity = pad"));
   }
   return can && moe.dispatcher != ExpertDispatcher::all_to_all;
 }
