@@ -1,58 +1,18 @@
-#include <cmath>
-#include <map>
 #include <optional>
 
 #include "megalith/eval/decoder.h"
-#include "megalith/train/engine.h"
 
 #include "tests/comm/gpu_ranks.h"
 #include "tests/eval/whole_model.h"
-#include "tests/support/twin.h"
-#include "tests/train/small_run.h"
+#include "tests/gpu/one_rank_run.h"
 
 namespace megalith {
 namespace {
 
-struct Record {
-  std::vector<double> losses, norms, scales;
-  std::map<std::string, std::vector<double>> gradients;  ///< of the first step
-  double evaluated = 0;
-  BytesByOwner planned, taken;
-};
+using support::worst_gradient;
+using Record = support::OneRankRun;
 
-/// Trains one rank on the device that the plan names; on a GPU with a step under way while the last one is read.
-Record train(const config::RunPlan& plan) {
-  Record record;
-  comm::run_ranks(1, [&](comm::World& world) {
-    train::Engine engine(world, plan);
-    record.planned = engine.planned_bytes();
-    engine.allocate();
-    record.taken = engine.taken_bytes();
-    const support::HashedBatches source(plan.model.vocab_size);
-    train::Progress progress;
-    const auto finish = [&] {
-      const train::StepReport result = engine.finish_step();
-      record.losses.push_back(result.loss);
-      record.norms.push_back(result.grad_norm);
-      record.scales.push_back(result.loss_scale);
-    };
-    for (Index step = 0; step < plan.train.steps; ++step) {
-      engine.start_step(source, progress);
-      progress = {step + 1, progress.samples + plan.train.global_batch};
-      if (step == 0) {
-        for (const Param& param : engine.stage().params().dense().params()) {
-          std::vector<double>& gradient = record.gradients[param.name()];
-          gradient = support::values_on(engine.exec(), param.grad);
-          for (double& value : gradient) value /= plan.train.scaling.is_on() ? plan.train.scaling.initial : 1.0;
-        }
-      }
-      if (engine.steps_started() == train::Engine::kMaxStarted) finish();
-    }
-    while (engine.steps_started() > 0) finish();
-    record.evaluated = engine.evaluate(source, plan.train.global_batch);
-  });
-  return record;
-}
+Record train(const config::RunPlan& plan) { return support::train_one_rank(plan); }
 
 config::RunPlan plan_on(Device device, const std::string& precision, Index head_dim, double dropout) {
   config::RunPlan plan = support::small_plan({}, precision == "fp64" ? "fp64" : "fp32", 20);
@@ -63,21 +23,6 @@ config::RunPlan plan_on(Device device, const std::string& precision, Index head_
   plan.model.ffn_hidden_size = 6 * head_dim;
   plan.model.dropout = plan.model.attention_dropout = plan.model.embedding_dropout = dropout;
   return plan;
-}
-
-double worst_gradient(const Record& got, const Record& want) {
-  double worst = 0;
-  for (const auto& [name, values] : want.gradients) {
-    const std::vector<double>& mine = got.gradients.at(name);
-    double largest = 0, difference = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      largest = std::max(largest, std::abs(values[i]));
-      difference = std::max(difference, std::abs(mine[i] - values[i]));
-    }
-    // A gradient that is zero but for rounding (the key bias's) proves nothing.
-    if (largest > 1e-6) worst = std::max(worst, difference / largest);
-  }
-  return worst;
 }
 
 class GpuModel : public ::testing::TestWithParam<double> {};
