@@ -35,12 +35,17 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
   };
   const capture::GraphsConfig usual;
   const bool no_graphs = plan.graphs.mode == capture::GraphMode::none;
+  const optim::OptimConfig& o = plan.optimizer;
+  const bool no_decay_steps =
+      !optim::reads_decay_steps(o.decay) &&
+      o.decay_steps != optim::default_decay_steps(o.decay, o.warmup_steps, plan.train.steps);  // of a resolved recipe
   constexpr std::string_view kGraphs = "graphs.mode = none";
   return {{"graphs.check", no_graphs && plan.graphs.check_steps != usual.check_steps, kGraphs},
           {"graphs.optimizer", no_graphs && plan.graphs.optimizer, kGraphs},
           {"graphs.per", no_graphs && plan.graphs.per != usual.per, kGraphs},
           {"graphs.scopes", no_graphs && !plan.graphs.scopes.empty(), kGraphs},
           {"graphs.warmup_steps", no_graphs && plan.graphs.warmup_steps != usual.warmup_steps, kGraphs},
+          {"optimizer.decay_steps", no_decay_steps, "an optimizer.decay that has no end"},
           {"moe.capacity_run", no_capacity, kCapacity},
           {"moe.drop_by", no_capacity, kCapacity},
           {"recompute.modules", is_only(nn::RecomputeModule::gelu) && !m.has_mlps(), kNoMlps},

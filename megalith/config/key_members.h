@@ -25,7 +25,8 @@ inline constexpr std::array<std::string_view, 3> kNamesOf<TpOverlap> = {"auto", 
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<ops::GemmChoice> = {"timed", "heuristic"};
 template <>
-inline constexpr std::array<std::string_view, 3> kNamesOf<optim::DecayCurve> = {"constant", "linear", "cosine"};
+inline constexpr std::array<std::string_view, 5> kNamesOf<optim::DecayCurve> = {"constant", "linear", "cosine", "wsd",
+                                                                                "inverse_sqrt"};
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<checkpoint::OnCorrupt> = {"fail", "previous"};
 template <>

@@ -4,6 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/config/idle_keys.h"
+#include "megalith/config/key_members.h"
 #include "megalith/config/keys.h"
 #include "megalith/config/moe_rules.h"
 #include "megalith/config/plan_rules.h"
@@ -139,7 +140,9 @@ void derive_train(RunConfig& c, const BrokenKeys& broken, const RunPlan& plan, P
   derive_loss_scale(t, out);
   RunConfig::Optimizer& o = c.optimizer;
   set_default(o.min_lr, *o.lr / 10);
-  set_default(o.decay_steps, std::max(*t.steps, *o.warmup_steps + 1));
+  optim::DecayCurve decay = plan.optimizer.decay;
+  convert_to_plan(decay, *o.decay);
+  set_default(o.decay_steps, optim::default_decay_steps(decay, *o.warmup_steps, *t.steps));
 }
 
 /// Lines that name a key of the wrong type are left out: what stands for its value is not the user's.
@@ -196,6 +199,7 @@ RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
   for (const Key& key : keys()) {
     if (key.members.put != nullptr) key.members.put(c, plan);
   }
+  plan.optimizer.run_steps = plan.train.steps;
   if (plan.model.is_bert()) {
     plan.model.lengths = ops::SampleLengths::given;
     plan.model.bert.seq_len = plan.model.seq_len;

@@ -145,7 +145,9 @@ void set_samples(Index samples, RunPlan& plan) {
   if (plan.task.derives_interval) plan.train.eval_interval = per_epoch;
   if (plan.task.derives_warmup)
     plan.optimizer.warmup_steps = static_cast<Index>(kWarmupShare * static_cast<double>(steps));
-  if (plan.task.derives_decay) plan.optimizer.decay_steps = std::max(steps, plan.optimizer.warmup_steps + 1);
+  optim::OptimConfig& o = plan.optimizer;
+  o.run_steps = steps;
+  if (plan.task.derives_decay) o.decay_steps = optim::default_decay_steps(o.decay, o.warmup_steps, steps);
 }
 
 }  // namespace megalith::config

@@ -12,22 +12,31 @@ namespace megalith::ops {
 // because its bytes would differ from run to run.
 
 /// How the learning rate depends on the number of updates.
-enum class DecayCurve : std::uint8_t { constant, linear, cosine };
+enum class DecayCurve : std::uint8_t { constant, linear, cosine, wsd, inverse_sqrt };
 struct LearningRate {
   double lr = 1e-3, min_lr = 0;
-  std::int64_t warmup_steps = 0, decay_steps = 0;
+  /// The rate rises up to update `warmup_steps`, stays up to `decay_begin`, and falls up to `decay_end`.
+  std::int64_t warmup_steps = 0, decay_begin = 0, decay_end = 0;
   DecayCurve decay = DecayCurve::cosine;
 
-  /// The rate of the i-th update, i counted from 1. During warm-up it is lr i/W. Then it goes from lr to min_lr at
-  /// decay_steps (half a cosine or a line), and stays there. `constant` stays at lr. Source: Shoeybi et al. 2019,
-  /// arXiv:1909.08053, section 4.
+  /// The rate of the i-th update, i counted from 1. During the warm-up of W updates it is lr i/W. Then it is lr up to
+  /// decay_begin, goes to min_lr at decay_end (`cosine`: half a cosine; `linear` and `wsd`: a line), and stays there.
+  /// `constant` stays at lr. `inverse_sqrt` is lr sqrt(W/i), but at least min_lr. Sources: Shoeybi et al. 2019,
+  /// arXiv:1909.08053, section 4; of `wsd` Hu et al. 2024, arXiv:2404.06395, section 4; of `inverse_sqrt` Vaswani et
+  /// al. 2017, arXiv:1706.03762, section 5.3.
   constexpr double of(std::int64_t update) const {
     const auto i = static_cast<double>(update);
-    const auto warmup = static_cast<double>(warmup_steps), end = static_cast<double>(decay_steps);
+    const auto warmup = static_cast<double>(warmup_steps), begin = static_cast<double>(decay_begin),
+               end = static_cast<double>(decay_end);
     if (update <= warmup_steps && warmup_steps > 0) return lr * i / warmup;
     if (decay == DecayCurve::constant) return lr;
-    if (update >= decay_steps) return min_lr;
-    const double progress = (i - warmup) / (end - warmup);
+    if (decay == DecayCurve::inverse_sqrt) {
+      const double rate = lr * std::sqrt(warmup / i);
+      return rate > min_lr ? rate : min_lr;
+    }
+    if (update >= decay_end) return min_lr;
+    if (update <= decay_begin) return lr;
+    const double progress = (i - begin) / (end - begin);
     constexpr double kPi = 3.14159265358979323846;
     const double left = decay == DecayCurve::cosine ? 0.5 * (1 + std::cos(kPi * progress)) : 1 - progress;
     return min_lr + (lr - min_lr) * left;

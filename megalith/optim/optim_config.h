@@ -15,7 +15,10 @@ struct OptimConfig {
   double lr = 1e-3, min_lr = 0;
   Index warmup_steps = 0;
   DecayCurve decay = DecayCurve::cosine;
-  Index decay_steps = 0;  ///< step at which min_lr is reached, warm-up included
+  /// `cosine`, `linear`: step at which min_lr is reached, warm-up included. `wsd`: steps of the decay, the last ones of
+  /// the run. Others do not read it.
+  Index decay_steps = 0;
+  Index run_steps = 0;  ///< train.steps; 0: nothing is trained
   double weight_decay = 0.01;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double clip = 1.0;                   ///< of the global gradient norm; 0: no clipping
@@ -24,6 +27,17 @@ struct OptimConfig {
 
 /// Rules over several members, under the keys of the recipe.
 void check(const OptimConfig& config, Problems& out);
+
+/// Whether a curve depends on decay_steps.
+constexpr bool reads_decay_steps(DecayCurve decay) {
+  return decay != DecayCurve::constant && decay != DecayCurve::inverse_sqrt;
+}
+/// The default of decay_steps: the end of the run, or of `wsd` a tenth of the steps, at least 1 (Hu et al. 2024,
+/// arXiv:2404.06395, section 4.2).
+Index default_decay_steps(DecayCurve decay, Index warmup_steps, Index run_steps);
+
+/// "0 to 0.001 in 100 steps, stays to step 900, then on a line to 0.0001 at step 1000".
+std::string curve_text(const OptimConfig& config);
 
 /// The same in the form that the end of a step uses.
 ops::StepRules step_rules(const OptimConfig& config, const ops::LossScaling& scaling);

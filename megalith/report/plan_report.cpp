@@ -242,7 +242,9 @@ std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) 
   std::string text = str("grid ", config::grid_text(plan), ", ", world_size, world_size == 1 ? " rank, " : " ranks, ",
                          model::parameters_text(plan.model), ", ", plan.train.precision, "\n");
   text += str(count, count == 1 ? " microbatch" : " microbatches", " a step: global_batch ", plan.train.global_batch,
-              " = ", count, " x micro_batch ", plan.train.micro_batch, " x dp ", plan.grid.dp, "\n\n");
+              " = ", count, " x micro_batch ", plan.train.micro_batch, " x dp ", plan.grid.dp, "\n");
+  if (plan.train.steps > 0) text += str("learning rate: ", optim::curve_text(plan.optimizer), "\n");
+  text += "\n";
   text += ranks_table(planned.ranks) + "\n";
   text += str("largest: rank ", planned.largest(), ", ", human_bytes(total(largest)), ": ", owners_of(largest), "\n");
   if (world_size > 1) text += str("sum of all ranks: ", human_bytes(sum_of(planned.ranks)), "\n");

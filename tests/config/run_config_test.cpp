@@ -85,6 +85,22 @@ TEST(Recipe, WarnsOfAWarmUpThatDoesNotEnd) {
                                "reaches optimizer.lr"});
 }
 
+TEST(Recipe, WsdDecaysOverATenthOfTheStepsByDefault) {
+  const auto plan_with = [](const std::vector<std::string>& settings) {
+    return resolve(parse_recipe(kSmall, "r.toml", settings));
+  };
+  const RunPlan plan = plan_with({"optimizer.decay=wsd", "train.steps=200", "optimizer.warmup_steps=5"});
+  EXPECT_EQ(plan.optimizer.decay_steps, 20);
+  EXPECT_EQ(plan.optimizer.run_steps, 200);
+  EXPECT_EQ(plan.warnings(), std::vector<std::string>{});
+  EXPECT_EQ(plan_with({"optimizer.decay=wsd", "train.steps=5"}).optimizer.decay_steps, 1);
+  EXPECT_EQ(
+      plan_with({"optimizer.decay=constant", "optimizer.decay_steps=4"}).warnings(),
+      (std::vector<std::string>{"optimizer.decay_steps = 4: does nothing with an optimizer.decay that has no end"}));
+  const RunPlan constant = plan_with({"optimizer.decay=constant"});
+  EXPECT_EQ(resolve(parse_recipe(to_toml(constant.as_config()), "resolved")).warnings(), std::vector<std::string>{});
+}
+
 TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {
   const std::vector<std::string> settings = {"parallel.tp=2",
                                              "parallel.pp=2",

@@ -226,9 +226,10 @@ TEST_P(DeviceOps, DecidesStepsAsTheOracleDoes) {
   const Twin state = t().structure(OptimizerState{.updates = 41, .loss_scale = 65536, .clean_steps = 1}),
              verdict = t().structure(StepVerdict{});
   const Twin step = t().structure(kDeviceState), of_labels = t().structure(kDeviceState);
-  const StepRules rules{.learning_rate = {.lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 10, .decay_steps = 100},
-                        .scaling = {.initial = 65536, .growth_interval = 2},
-                        .clip = 1};
+  const StepRules rules{
+      .learning_rate = {.lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 10, .decay_begin = 10, .decay_end = 100},
+      .scaling = {.initial = 65536, .growth_interval = 2},
+      .clip = 1};
   const auto same_bytes = [&](const Twin& twin) {
     std::vector<std::byte> got(static_cast<std::size_t>(twin.tested.bytes()));
     t().tested().copy(got.data(), twin.tested.raw(), twin.tested.bytes());

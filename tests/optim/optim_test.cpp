@@ -53,6 +53,58 @@ TEST(LearningRate, LinearOfBert) {
                         {2500000, 0}});
 }
 
+// A tenth of the way down each 20 steps: 1e-3 - 9e-4 * 20/200 = 9.1e-4.
+TEST(LearningRate, WsdStaysUntilTheLastSteps) {
+  const OptimConfig config{
+      .lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 100, .decay = DecayCurve::wsd, .decay_steps = 200, .run_steps = 1000};
+  expect_curve(config, {{1, 1e-5},
+                        {100, 1e-3},
+                        {101, 1e-3},
+                        {800, 1e-3},
+                        {801, 9.955e-4},
+                        {820, 9.1e-4},
+                        {900, 5.5e-4},
+                        {999, 1.045e-4},
+                        {1000, 1e-4},
+                        {2000, 1e-4}});
+  EXPECT_EQ(rate(config, 101), 1e-3);
+}
+
+// sqrt(100/400) = 1/2, sqrt(100/900) = 1/3; sqrt(100/1e6) = 1/100 is below min_lr / lr = 1/20.
+TEST(LearningRate, InverseSqrtFallsToTheLeastRate) {
+  const OptimConfig config{.lr = 2e-3, .min_lr = 1e-4, .warmup_steps = 100, .decay = DecayCurve::inverse_sqrt};
+  expect_curve(config, {{50, 1e-3}, {100, 2e-3}, {400, 1e-3}, {900, 2e-3 / 3}, {40000, 1e-4}, {1000000, 1e-4}});
+}
+
+// The table of docs/recipe.md.
+TEST(LearningRate, AreThoseOfTheRecipePage) {
+  const auto row = [](DecayCurve decay, Index decay_steps) {
+    const OptimConfig config{
+        .lr = 1, .min_lr = 0.1, .warmup_steps = 100, .decay = decay, .decay_steps = decay_steps, .run_steps = 1000};
+    std::vector<double> rates;
+    for (const Index step : {50, 100, 300, 900, 1000}) rates.push_back(std::round(100 * rate(config, step)) / 100);
+    return rates;
+  };
+  EXPECT_EQ(row(DecayCurve::constant, 1000), (std::vector<double>{0.5, 1, 1, 1, 1}));
+  EXPECT_EQ(row(DecayCurve::linear, 1000), (std::vector<double>{0.5, 1, 0.8, 0.2, 0.1}));
+  EXPECT_EQ(row(DecayCurve::cosine, 1000), (std::vector<double>{0.5, 1, 0.89, 0.13, 0.1}));
+  EXPECT_EQ(row(DecayCurve::wsd, 200), (std::vector<double>{0.5, 1, 1, 0.55, 0.1}));
+  EXPECT_EQ(row(DecayCurve::inverse_sqrt, 1000), (std::vector<double>{0.5, 1, 0.58, 0.33, 0.32}));
+}
+
+TEST(LearningRate, AreDescribedInWords) {
+  OptimConfig config{.lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 100, .decay_steps = 1000, .run_steps = 1000};
+  EXPECT_EQ(curve_text(config), "0 to 0.001 in 100 steps, then on a cosine to 0.0001 at step 1000");
+  config.decay = DecayCurve::inverse_sqrt;
+  EXPECT_EQ(curve_text(config), "0 to 0.001 in 100 steps, then 0.001 * sqrt(100 / step), at least 0.0001");
+  config.decay = DecayCurve::wsd;
+  config.decay_steps = 200;
+  EXPECT_EQ(curve_text(config), "0 to 0.001 in 100 steps, stays to step 800, then on a line to 0.0001 at step 1000");
+  config.warmup_steps = 0;
+  config.decay = DecayCurve::constant;
+  EXPECT_EQ(curve_text(config), "0.001, stays");
+}
+
 TEST(LearningRate, ConstantAfterWarmup) {
   const OptimConfig config{.lr = 1e-3, .min_lr = 1e-4, .warmup_steps = 10, .decay = DecayCurve::constant};
   expect_curve(config, {{5, 5e-4}, {10, 1e-3}, {100000, 1e-3}});
@@ -71,6 +123,26 @@ TEST(OptimConfigCheck, NamesEveryBrokenRule) {
   EXPECT_EQ(problems.lines(),
             (std::vector<std::string>{"optimizer.min_lr = 0.002: must be at most optimizer.lr = 0.001",
                                       "optimizer.decay_steps = 5: must exceed optimizer.warmup_steps = 5"}));
+}
+
+TEST(OptimConfigCheck, CurvesHaveTheirOwnRules) {
+  const auto broken = [](const OptimConfig& config) {
+    Problems problems;
+    check(config, problems);
+    return problems.lines();
+  };
+  OptimConfig config{.warmup_steps = 80, .decay = DecayCurve::wsd, .decay_steps = 21, .run_steps = 100};
+  EXPECT_EQ(broken(config), (std::vector<std::string>{
+                                "optimizer.warmup_steps + optimizer.decay_steps = 101: must be at most train.steps = "
+                                "100 with optimizer.decay = wsd: the decay takes the last steps of the run"}));
+  config.decay_steps = 20;
+  EXPECT_EQ(broken(config), std::vector<std::string>{});
+  config.decay = DecayCurve::inverse_sqrt;
+  EXPECT_EQ(broken(config), std::vector<std::string>{}) << "it reads no decay_steps";
+  config.warmup_steps = 0;
+  EXPECT_EQ(broken(config), (std::vector<std::string>{
+                                "optimizer.warmup_steps = 0: must be at least 1 with optimizer.decay = inverse_sqrt: "
+                                "the rate is lr * sqrt(warmup_steps / step)"}));
 }
 
 struct OneParam {
