@@ -21,6 +21,7 @@ using enum RanksMay;
 constexpr double kMaxSize = 1 << 24;  // far beyond any model; keeps every product of two sizes in range
 constexpr double kMaxRanks = grid::kMaxRanks, kMaxStages = grid::kMaxStages, kMaxLayers = model::kMaxLayers;
 constexpr double kMaxSamples = 1 << 30, kMaxScale = 0x1p60, kAnyInteger = 0x1p63;
+constexpr std::string_view kKeepsValues = "the values of the checkpoint go on";
 constexpr std::string_view kDiffers = "results differ from an uninterrupted run";
 constexpr std::array<std::string_view, 3> kFamilies = {"gpt2", "llama", "bert"};
 constexpr std::array<std::string_view, 5> kTasks = {"mnli", "qqp", "squad1", "squad2", "race"};
@@ -203,6 +204,21 @@ std::vector<Key> make_keys() {
        "on attention's probabilities. Above 0 GPUs use our own attention, which is slower than cuDNN's"},
       {"model.embedding_dropout", at([](auto& c) -> auto& { return c.model.embedding_dropout; }),
        words("`model.dropout`"), probability(), warns, not_differ, "on the sum of token and position embeddings"},
+      {"model.init_std",
+       at([](auto& c) -> auto& { return c.model.init_std; }),
+       literal("0.02"),
+       above(0),
+       {warns, kKeepsValues},
+       not_differ,
+       "standard deviation of the normal numbers with which weights and tables of every family begin"},
+      {"model.init_depth_scaling",
+       at([](auto& c) -> auto& { return c.model.init_depth_scaling; }),
+       literal("true"),
+       any(),
+       {warns, kKeepsValues},
+       not_differ,
+       "weights right before a residual sum (the last ones of attention, MLPs and experts) begin with `init_std` / "
+       "sqrt(2 `num_layers`), as in GPT-2; `false`: with `init_std`"},
       {"bert.order", bert([](auto& c) -> auto& { return c.order; }), words("`sop`"),
        one_of(kNamesOf<data::SentenceOrder>), must_match, not_differ,
        "a second loss: whether the two segments of a sample follow each other in the text or were swapped (`sop`), or "

@@ -21,7 +21,8 @@ struct RunConfig {
     std::optional<double> dropout, attention_dropout, embedding_dropout;
     std::optional<double> norm_eps, rope_theta, rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     std::optional<std::string> norm, norm_placement, position, rope_scaling, qk_norm, activation, bias;
-    std::optional<bool> tied;
+    std::optional<bool> tied, init_depth_scaling;
+    std::optional<double> init_std;
   } model;
   struct Bert {
     std::optional<std::string> order;

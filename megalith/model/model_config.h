@@ -40,10 +40,12 @@ struct ModelConfig {
   nn::Activation activation = nn::Activation::gelu;
   nn::Biases biases = nn::Biases::all;
   Tying tying = Tying::tied;
-  Index token_types = 0;                                   ///< rows of a table of types; texts are of type 0
-  data::BertSampleConfig bert = {};                        ///< section [bert], where the family is "bert"
-  std::optional<nn::TaskHeadSpec> task = {};               ///< fine-tuned: its form; dropout follows from `dropout`
-  nn::MoeConfig moe = {};                                  ///< section [moe]
+  double init_std = 0.02;                     ///< standard deviation of the first values of weights and tables
+  bool init_depth_scaling = true;             ///< weights right before a residual sum begin with init_std / sqrt(2 L)
+  Index token_types = 0;                      ///< rows of a table of types; texts are of type 0
+  data::BertSampleConfig bert = {};           ///< section [bert], where the family is "bert"
+  std::optional<nn::TaskHeadSpec> task = {};  ///< fine-tuned: its form; dropout follows from `dropout`
+  nn::MoeConfig moe = {};                     ///< section [moe]
   ops::SampleLengths lengths = ops::SampleLengths::equal;  ///< given: batches have the input `lengths`
 
   Index kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }

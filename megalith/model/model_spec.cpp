@@ -13,8 +13,6 @@
 namespace megalith::model {
 namespace {
 
-constexpr double kInitStd = 0.02;
-
 /// 124439808 -> "124,439,808"
 std::string grouped(Index value) {
   std::string text = std::to_string(value);
@@ -50,6 +48,10 @@ HeadBody head_body(const ModelConfig& m) {
                     .norm_eps = m.norm_eps,
                     .gelu = m.activation == nn::Activation::gelu_erf ? ops::GeluForm::erf : ops::GeluForm::tanh},
       .order = order_loss(m)};
+}
+
+double residual_init_std(const ModelConfig& m) {
+  return m.init_depth_scaling ? m.init_std / std::sqrt(2.0 * static_cast<double>(m.num_layers)) : m.init_std;
 }
 
 /// FLOPs of the GEMMs of the head for one token.
@@ -100,8 +102,8 @@ ModelSpec model_spec(const ModelConfig& m, std::span<const grid::LayerRange> lay
                                   .mask = m.attention_mask()};
   const auto norm_named = [&](const char* name) { return std::optional(nn::NormSpec{name, m.norm_eps, m.norm}); };
   ModelSpec spec{.stream = {.hidden_size = m.hidden_size,
-                            .init_std = kInitStd,
-                            .residual_init_std = kInitStd / std::sqrt(2.0 * static_cast<double>(m.num_layers)),
+                            .init_std = m.init_std,
+                            .residual_init_std = residual_init_std(m),
                             .norm_placement = m.norm_placement},
                  .seq_len = m.seq_len,
                  .embedding = {.vocab_size = m.vocab_size,

@@ -20,7 +20,7 @@ namespace megalith::nn {
 struct StreamSpec {
   Index hidden_size = 0;
   double init_std = 0.02;
-  double residual_init_std = 0.02;  ///< of the weights right before a residual sum: init_std / sqrt(2 layers)
+  double residual_init_std = 0.02;  ///< of the weights right before a residual sum
   NormPlacement norm_placement = NormPlacement::pre;
 };
 

@@ -285,7 +285,7 @@ TEST(OtherNames, FlagsOfMegatronAreKnown) {
                                                        {"--override-opt_param-scheduler", ""},
                                                        {"--lr-wsd-decay-style", ""},
                                                        {"--lr-wsd-decay-iters", "optimizer.decay_steps"},
-                                                       {"--init-method-std", ""},
+                                                       {"--init-method-std", "model.init_std"},
                                                        {"--eod-mask-loss", ""},
                                                        {"--manual-gc", ""},
                                                        {"--check-for-nan-in-loss-and-grad", ""},

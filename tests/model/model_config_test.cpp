@@ -295,6 +295,28 @@ TEST(ModelConfig, TheRanksHoldTogetherWhatTheFormulaSays) {
   }
 }
 
+/// The standard deviations with which the weights of an attention and an MLP begin: qkv, out, up, down.
+std::vector<double> deviations(ModelConfig model) {
+  model.num_layers = 8, model.hidden_size = 4, model.num_heads = 1, model.ffn_hidden_size = 16, model.seq_len = 2;
+  model.vocab_size = model.padded_vocab_size = 8;
+  std::vector<double> all;
+  for (const ParamSpec& spec : declare_whole_model(model)) {
+    if (spec.slice.name.starts_with("layers.7.") && spec.init == Init::normal) all.push_back(spec.init_std);
+  }
+  return all;
+}
+
+// 8 layers: sqrt(2 L) = 4.
+TEST(ModelConfig, DeviationsOfFirstValuesAreThoseOfTheKeys) {
+  EXPECT_EQ(deviations({}), (std::vector<double>{0.02, 0.005, 0.02, 0.005}));
+  EXPECT_EQ(deviations({.init_std = 0.5}), (std::vector<double>{0.5, 0.125, 0.5, 0.125}));
+  EXPECT_EQ(deviations({.init_std = 0.5, .init_depth_scaling = false}), (std::vector<double>{0.5, 0.5, 0.5, 0.5}));
+  for (const char* family : {"gpt2", "llama", "bert"}) {
+    EXPECT_EQ(family_defaults(family).init_std, 0.02) << family;
+    EXPECT_TRUE(family_defaults(family).init_depth_scaling) << family;
+  }
+}
+
 TEST(ModelConfig, ResidualWeightsStartSmaller) {
   const nlohmann::json stds = vectors().at("residual_init_std");
   for (const auto& [layers, want] : stds.items()) {
