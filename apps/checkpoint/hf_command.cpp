@@ -29,14 +29,8 @@ struct HfOptions {
 
 /// The recipe of a model that was trained elsewhere: no steps, and no data yet.
 config::RunPlan imported_plan(const model::ModelConfig& m, const std::string& tokenizer, const io::Path& folder) {
-  config::RunPlan described;
-  described.model = m;
-  config::RunConfig c;
+  config::RunConfig c = keys_of(m);
   c.source = folder.string();
-  c.model = described.as_config().model;
-  c.moe = described.as_config().moe;
-  if (m.is_bert()) c.bert.order = described.as_config().bert.order;
-  c.model.padded_vocab_size.reset();
   c.train.steps = 0;
   c.data.tokenizer = tokenizer;
   c.data.vocab_dir = std::filesystem::absolute(folder).string();

@@ -7,8 +7,8 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/config/run_plan.h"
 #include "megalith/convert/hf_config.h"
-#include "megalith/io/save_protocol.h"
 #include "megalith/tokenizer/vocabulary_files.h"
 
 namespace megalith::apps {
@@ -49,11 +49,6 @@ std::vector<std::string> possible_tokenizers(io::Fs& fs, const io::Path& folder,
 
 }  // namespace
 
-bool is_hf_folder(io::Fs& fs, const io::Path& folder) {
-  return fs.exists(folder / "config.json") && !fs.exists(folder / io::kManifestName) &&
-         !fs.is_dir(folder / "checkpoints");
-}
-
 ImportedTokenizer find_tokenizer(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model) {
   std::vector<std::string> names;
   ImportedTokenizer found{.name = model.is_bert() ? "bert-uncased" : "", .tokenizer = {}, .warning = {}};
@@ -84,6 +79,18 @@ ImportedTokenizer find_tokenizer(io::Fs& fs, const io::Path& folder, const model
     }
   }
   return found;
+}
+
+config::RunConfig keys_of(const model::ModelConfig& model) {
+  config::RunPlan described;
+  described.model = model;
+  const config::RunConfig all = described.as_config();
+  config::RunConfig keys;
+  keys.model = all.model;
+  keys.model.padded_vocab_size.reset();  // follows from tp
+  keys.moe = all.moe;
+  keys.bert = all.bert;
+  return keys;
 }
 
 }  // namespace megalith::apps

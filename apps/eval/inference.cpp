@@ -131,7 +131,7 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
     : fs_(std::move(fs)), given_(options.checkpoint) {
   config::RunConfig c = parse_settings(options);
   c.source = "--set";
-  if (is_hf_folder(*fs_, given_))
+  if (convert::is_hf_folder(*fs_, given_))
     describe_hf(c);
   else
     describe_checkpoint(c);
@@ -240,9 +240,7 @@ void InferenceJob::describe_hf(config::RunConfig& c) {
   hf_ = convert::read_hf_config(*fs_, folder_);
   usual_device_ = Device::cuda;
   const ImportedTokenizer found = find_tokenizer(*fs_, folder_, hf_->config);
-  config::RunPlan described;
-  described.model = hf_->config;
-  const config::RunConfig model = described.as_config();
+  const config::RunConfig model = keys_of(hf_->config);
   c.model = model.model;
   c.bert = model.bert;
   c.moe = model.moe;

@@ -17,6 +17,7 @@
 #include "megalith/base/team.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/shard_io.h"
+#include "megalith/convert/hf_model.h"
 #include "megalith/io/log_file.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/reader.h"
@@ -30,7 +31,6 @@
 #include "megalith/train/trainer.h"
 
 #include "apps/checkpoint/checkpoint_folder.h"
-#include "apps/checkpoint/hf_folder.h"
 #include "apps/checkpoint/saved_model.h"
 #include "apps/checkpoint/task_init.h"
 #include "apps/program/command.h"
@@ -145,8 +145,8 @@ train::ProgressLine::Screen screen() {
   return {.file = stderr, .columns = terminal_columns};
 }
 
-/// The checkpoint of train.init or task.init. Nothing if it is not set, or if the run goes on from a checkpoint of its
-/// own.
+/// The checkpoint of train.init or task.init, or task.init's Hugging Face folder, whose tensors are compared with its
+/// config.json. Nothing if it is not set, or if the run goes on from a checkpoint of its own.
 io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
   const std::string& init = plan.init();
   const std::string key = str(plan.init_key(), " = ", init);
@@ -156,11 +156,16 @@ io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, t
     throw InputError(str(key, ": there is no such folder of a checkpoint", io::looked_for_in(init),
                          "; nothing is downloaded: of a model of Hugging Face, such as gpt2, `megalith checkpoint "
                          "import-hf FOLDER --out OUT` makes one, from the folder of its files"));
-  if (is_hf_folder(fs, init))
-    throw InputError(str(key,
-                         ": is a Hugging Face folder; make a checkpoint of it, `megalith "
-                         "checkpoint import-hf ",
-                         init, " --out OUT`, and give ", plan.init_key(), " that OUT"));
+  if (convert::is_hf_folder(fs, init)) {
+    if (!plan.task.is_set()) {
+      throw InputError(str(key,
+                           ": is a Hugging Face folder; make a checkpoint of it, `megalith "
+                           "checkpoint import-hf ",
+                           init, " --out OUT`, and give ", plan.init_key(), " that OUT"));
+    }
+    convert::HfReader(fs, init, convert::read_hf_config(fs, init), plan.train.seed).check_tensors();
+    return init;
+  }
   return checkpoint_folder(fs, init, checkpoint::OnCorrupt::previous);
 }
 
@@ -222,8 +227,14 @@ config::RunPlan plan_under(const Launcher& launcher, const TrainOptions& options
   return config::resolve(asked, processes > 0 ? processes : recipe.ranks, count_ids(*fs));
 }
 
-/// Identifies a checkpoint: "manifest 0123456789abcdef".
+/// Identifies a checkpoint, "manifest 0123456789abcdef", or a Hugging Face folder.
 std::string content_of(io::Fs& fs, const io::Path& checkpoint) {
+  if (convert::is_hf_folder(fs, checkpoint)) {
+    std::string files(fs.map(checkpoint / "config.json").text());
+    for (const std::string& name : fs.list(checkpoint))
+      if (name.ends_with(".safetensors")) files += str('\n', name, ' ', fs.file_size(checkpoint / name));
+    return "config.json and files of hash " + hex64(fnv1a(files));
+  }
   return "manifest " + hex64(fnv1a(fs.map(checkpoint / io::kManifestName).text()));
 }
 

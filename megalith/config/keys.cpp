@@ -241,8 +241,9 @@ std::vector<Key> make_keys() {
        "% of the steps, and a dev score of the whole of `data.valid` after each epoch. Steps follow from `epochs`",
        has_task},
       {"task.init", at([](auto& c) -> auto& { return c.task.init; }), words("none"), any(), may_change, differ,
-       "the checkpoint to begin with, as `train.init`. `[model]` and the tokenizer are its own; a recipe may give a "
-       "shorter `model.seq_len` and its own dropout. Values that it lacks, the head of the task among them, come from "
+       "the checkpoint to begin with, as `train.init`, or a Hugging Face folder of a BERT. `[model]` and the tokenizer "
+       "are its own; a recipe may give a shorter `model.seq_len` and its own dropout. Values that it lacks, the head "
+       "of the task among them, come from "
        "the seed. Without it all do, and the recipe gives `[model]`",
        has_task},
       {"task.preset", asked_only([](auto& c) -> auto& { return c.task.preset; }), words("none"), one_of(kTaskPresets),

@@ -11,6 +11,7 @@
 #include "megalith/checkpoint/box.h"
 #include "megalith/convert/hf_family.h"
 #include "megalith/convert/hf_weights.h"
+#include "megalith/io/save_protocol.h"
 #include "megalith/ops/init.h"
 
 namespace megalith::convert {
@@ -63,9 +64,16 @@ void write_config(io::Fs& fs, const io::Path& folder, const HfFamily& family, co
 
 }  // namespace
 
+bool is_hf_folder(io::Fs& fs, const io::Path& folder) {
+  return fs.exists(folder / "config.json") && !fs.exists(folder / io::kManifestName) &&
+         !fs.is_dir(folder / "checkpoints");
+}
+
 std::string_view architecture_of(const HfFamily& family, const model::ModelConfig& model) {
   return family.written_architecture == nullptr ? family.architecture : family.written_architecture(model);
 }
+
+std::string_view model_type_of(const HfModel& model) { return model.family->model_type; }
 
 HfModel read_hf_config(io::Fs& fs, const io::Path& folder) {
   const HfConfig config(fs, folder / "config.json");
@@ -85,14 +93,22 @@ std::string HfReader::warning() const {
   return str(name_, " has no ", heads, ": made from seed ", seed_);
 }
 
-void HfReader::initialise(const TensorSlice& slice, const Tensor& values) {
-  if (inits_.empty()) {
-    for (const ParamSpec& param : learned_params(model_.config))
-      if (weights_->lacks(param.slice.name)) inits_[param.slice.name] = {param.init, param.init_std};
+const std::map<std::string, ParamSpec, std::less<>>& HfReader::params() {
+  if (params_.empty()) {
+    for (ParamSpec& param : learned_params(model_.config)) params_.emplace(param.slice.name, std::move(param));
   }
-  const Initial& initial = inits_.at(slice.name);
+  return params_;
+}
+
+bool HfReader::has(const TensorSlice& slice) {
+  const auto found = params().find(slice.name);
+  return found != params().end() && found->second.slice.global == slice.global && !weights_->lacks(slice.name);
+}
+
+void HfReader::initialise(const TensorSlice& slice, const Tensor& values) {
+  const ParamSpec& param = params().at(slice.name);
   Exec host;
-  ops::initialise(host, {slice, initial.init, initial.std}, values, seed_);
+  ops::initialise(host, {slice, param.init, param.init_std}, values, seed_);
 }
 
 /// Fills a whole parameter of ours.

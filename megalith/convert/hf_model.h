@@ -26,8 +26,14 @@ struct HfModel {
   model::ModelConfig config;
 };
 
+/// Whether a folder is a model of the transformers library: it has config.json and no checkpoint.
+bool is_hf_folder(io::Fs& fs, const io::Path& folder);
+
 /// "GPT2LMHeadModel", ...: the class that loads the export of a model in a family.
 std::string_view architecture_of(const HfFamily& family, const model::ModelConfig& model);
+
+/// "bert", ...: the family's name in config.json.
+std::string_view model_type_of(const HfModel& model);
 
 /// The model that FOLDER/config.json describes. Throws InputError naming file, key, value and rule: for a family that
 /// is not known, and for a model that megalith would compute otherwise.
@@ -48,16 +54,16 @@ class HfReader {
   void check_tensors() const;
   /// Names the heads that are made from the seed: a warning for the user. Empty: there are none.
   std::string warning() const;
+  /// Whether the folder has the values of a parameter of this name and whole shape.
+  bool has(const TensorSlice& slice);
   /// Fills `values` (f32 or f64, the slice's elements in host memory) of a parameter of ours. Throws InputError for a
   /// tensor that is missing or of another shape. Memory: none where the file has the parameter's own layout or the
   /// slice is all of it, else one whole parameter.
   void read(const TensorSlice& slice, const Tensor& values);
 
  private:
-  struct Initial {
-    Init init = Init::zeros;
-    double std = 0;
-  };
+  /// The parameters of the model, by name; made when one is looked for.
+  const std::map<std::string, ParamSpec, std::less<>>& params();
   void initialise(const TensorSlice& slice, const Tensor& values);
   void read_whole(const TensorSlice& slice, const Tensor& values) const;
 
@@ -65,8 +71,8 @@ class HfReader {
   std::string name_;  ///< of the folder
   std::uint64_t seed_;
   std::unique_ptr<HfWeights> weights_;
-  std::map<std::string, Initial, std::less<>> inits_;  ///< of parameters of heads that the folder lacks; made when read
-  std::string whole_name_;                             ///< of the parameter in whole_
+  std::map<std::string, ParamSpec, std::less<>> params_;
+  std::string whole_name_;  ///< of the parameter in whole_
   Buffer whole_memory_;
   Tensor whole_;
 };

@@ -12,6 +12,7 @@
 #include "megalith/base/text.h"
 #include "megalith/config/keys.h"
 #include "megalith/config/model_changes.h"
+#include "megalith/convert/hf_model.h"
 #include "megalith/model/chunk.h"
 #include "megalith/nn/moe/router.h"
 #include "megalith/train/attention_facts.h"
@@ -91,32 +92,42 @@ std::optional<checkpoint::ShardReport> Saver::write_shard(const io::Path& stagin
                                  });
 }
 
-void Saver::read_pieces(checkpoint::CheckpointReader& reader, StateTensors tensors, const IsKept& is_kept) {
+Saver::Source Saver::source_of(checkpoint::CheckpointReader& reader) const {
+  return {.what = "checkpoint",
+          .has =
+              [&](const TensorSlice& slice) {
+                const checkpoint::TensorRecord* const found = reader.manifest().find(slice.name);
+                return found != nullptr && found->shape == slice.global;
+              },
+          .read =
+              [&](const TensorSlice& block, const Tensor& host) {
+                if (starts_from_zero(reader.manifest(), block.name))
+                  std::memset(host.raw(), 0, static_cast<std::size_t>(host.bytes()));
+                else
+                  reader.read(block, host);
+              }};
+}
+
+void Saver::read_pieces(const Source& source, StateTensors tensors) {
   for (const StatePiece& piece : updated_pieces(engine_.stage().params(), engine_.optimizers(), tensors)) {
-    if (is_kept && is_kept(piece.slice)) continue;
+    if (tensors == StateTensors::values && is_new(source, piece.slice)) continue;
     const Index most = HostStaging::kBytes / size_of(piece.values.dtype());
     checkpoint::for_each_block(piece.slice, most, [&](const TensorSlice& block, Index first) {
-      staging_.write(engine_.exec(), piece.values, first, block.local.numel(), [&](const Tensor& host) {
-        if (starts_from_zero(reader.manifest(), piece.slice.name))
-          std::memset(host.raw(), 0, static_cast<std::size_t>(host.bytes()));
-        else
-          reader.read(block, host);
-      });
+      staging_.write(engine_.exec(), piece.values, first, block.local.numel(),
+                     [&](const Tensor& host) { source.read(block, host); });
     });
   }
 }
 
-bool Saver::is_new(const checkpoint::Manifest& saved, const TensorSlice& slice) const {
-  if (!plan_.model.task || !slice.name.starts_with("head.")) return false;
-  const checkpoint::TensorRecord* const found = saved.find(slice.name);
-  return found == nullptr || found->shape != slice.global;
+bool Saver::is_new(const Source& source, const TensorSlice& slice) const {
+  return plan_.model.task && slice.name.starts_with("head.") && !source.has(slice);
 }
 
-std::string Saver::new_parameters(const checkpoint::Manifest& saved) const {
+std::string Saver::new_parameters(const Source& source) const {
   std::string names;
   for (const ParamSpec& param : model::declare_whole_model(plan_.model))
-    if (is_new(saved, param.slice)) names += str(names.empty() ? "" : ", ", param.slice.name);
-  return names.empty() ? names : str("the checkpoint has no ", names, ": from the seed");
+    if (is_new(source, param.slice)) names += str(names.empty() ? "" : ", ", param.slice.name);
+  return names.empty() ? names : str("the ", source.what, " has no ", names, ": from the seed");
 }
 
 bool Saver::starts_from_zero(const checkpoint::Manifest& saved, std::string_view tensor) const {
@@ -289,7 +300,7 @@ checkpoint::Digest128 Saver::save(const Progress& progress, Space space) {
 }
 
 void Saver::load(checkpoint::CheckpointReader& reader) {
-  read_pieces(reader, StateTensors::values_and_moments);
+  read_pieces(source_of(reader), StateTensors::values_and_moments);
   const checkpoint::RunState& saved = reader.manifest().run;
   ops::OptimizerState optimizer = engine_.optimizer_state();
   optimizer.updates = count_of(saved, kUpdates);
@@ -348,19 +359,47 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
                            "; text with a character that is new in one of them may get other ids"));
 }
 
-std::vector<std::string> Saver::compare_model(const checkpoint::RunState& saved, const io::Path& folder) const {
-  const config::RunPlan then = plan_of(saved, str("[", plan_.init_key(), "]"));
+std::vector<std::string> Saver::compare_model(const config::RunPlan& then, const std::string& refused,
+                                              const io::Path& folder) const {
   const config::ModelChanges changes = config::model_changes(then, plan_);
+  std::string lines;
+  for (const std::string& line : changes.refused) lines += "\n  " + line;
+  lines += refused;
+  if (lines.empty()) return changes.taken;
+  throw CheckpointError(CheckpointError::Kind::refused,
+                        str("[", plan_.init_key(), "] ", folder.string(), " does not fit the recipe:", lines));
+}
+
+void Saver::take_from_checkpoint(const io::Path& folder, std::vector<std::string>& taken) {
+  checkpoint::CheckpointReader reader(fs_, folder);
+  const checkpoint::Manifest& saved = reader.manifest();
+  const config::RunPlan then = plan_of(saved.run, str("[", plan_.init_key(), "]"));
   std::string refused;
-  for (const std::string& line : changes.refused) refused += "\n  " + line;
   if (then.train.policy().master != plan_.train.policy().master)
     refused +=
         str("\n  train.precision = ", plan_.train.precision, ": the checkpoint's values are of ", then.train.precision);
-  if (!is_same(saved, kTokenizerHash, identity_.tokenizer))
+  if (!is_same(saved.run, kTokenizerHash, identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
-  if (refused.empty()) return changes.taken;
-  throw CheckpointError(CheckpointError::Kind::refused,
-                        str("[", plan_.init_key(), "] ", folder.string(), " does not fit the recipe:", refused));
+  taken = compare_model(then, refused, folder);
+  const Source source = source_of(reader);
+  read_pieces(source, StateTensors::values);
+  if (std::string line = new_parameters(source); !line.empty()) taken.push_back(std::move(line));
+  if (engine_.world().rank() == 0)
+    for (const std::string& warning : warnings_of_other_rules(saved))
+      log::warning(str(plan_.init_key(), ": ", warning));
+}
+
+void Saver::take_from_hf(const io::Path& folder, std::vector<std::string>& taken) {
+  const convert::HfModel hf = convert::read_hf_config(fs_, folder);
+  config::RunPlan then;
+  then.model = hf.config;
+  taken = compare_model(then, {}, folder);
+  convert::HfReader reader(fs_, folder, hf, plan_.train.seed);
+  const Source source{.what = "folder",
+                      .has = [&](const TensorSlice& slice) { return reader.has(slice); },
+                      .read = [&](const TensorSlice& block, const Tensor& host) { reader.read(block, host); }};
+  read_pieces(source, StateTensors::values);
+  if (std::string line = new_parameters(source); !line.empty()) taken.push_back(std::move(line));
 }
 
 std::vector<std::string> Saver::take_values(const io::Path& folder) {
@@ -369,13 +408,10 @@ std::vector<std::string> Saver::take_values(const io::Path& folder) {
   const io::Path chosen = share_text(engine_.world(), folder.string());
   std::string damage, failure;
   try {
-    checkpoint::CheckpointReader reader(fs_, chosen);
-    taken = compare_model(reader.manifest().run, chosen);
-    const checkpoint::Manifest& saved = reader.manifest();
-    read_pieces(reader, StateTensors::values, [&](const TensorSlice& slice) { return is_new(saved, slice); });
-    if (std::string line = new_parameters(saved); !line.empty()) taken.push_back(std::move(line));
-    if (engine_.world().rank() == 0)
-      for (const std::string& warning : warnings_of_other_rules(saved)) log::warning(str(where, ": ", warning));
+    if (convert::is_hf_folder(fs_, chosen))
+      take_from_hf(chosen, taken);
+    else
+      take_from_checkpoint(chosen, taken);
   } catch (const InputError& error) {
     damage = error.what();
   } catch (const IoError& error) {

@@ -46,10 +46,11 @@ class Saver {
   /// is an imported model, which no run has trained. Throws IoError if a file cannot be read.
   std::optional<Resumed> resume();
 
-  /// Takes only the values of a checkpoint, of a run of any grid or an imported one. Moments, counters and data stay
-  /// those of a new run. A fine-tuned model keeps the values of its head that the checkpoint lacks. `folder`: rank 0's.
-  /// Returns ModelChanges::taken, and a line on what was kept. Throws CheckpointError if its model, number
-  /// format or vocabulary differ; InputError if it is damaged; IoError if it cannot be read.
+  /// Takes only the values of a checkpoint, of a run of any grid or an imported one, or those of a Hugging Face folder.
+  /// Moments, counters and data stay those of a new run. A fine-tuned model keeps the values of its head that the
+  /// source lacks. `folder`: rank 0's. Returns ModelChanges::taken, and a line on what was kept. Throws CheckpointError
+  /// if its model or, of a checkpoint, its number format or vocabulary differ; InputError if it is damaged; IoError if
+  /// it cannot be read.
   std::vector<std::string> take_values(const io::Path& folder);
 
  private:
@@ -71,13 +72,22 @@ class Saver {
   /// Digest of what starts from 0 on this rank, less that of what the checkpoint has and this run leaves out.
   checkpoint::Digest128 digest_of_other_rules(checkpoint::CheckpointReader& reader);
   std::vector<std::string> warnings_of_other_rules(const checkpoint::Manifest& saved) const;
-  /// Reads this rank's slices of the given kind of tensors from a checkpoint, but those that is_kept(slice).
-  using IsKept = std::function<bool(const TensorSlice&)>;
-  void read_pieces(checkpoint::CheckpointReader& reader, StateTensors tensors, const IsKept& is_kept = {});
-  /// Whether a parameter belongs to a task's head, and the checkpoint has none of its name and shape.
-  bool is_new(const checkpoint::Manifest& saved, const TensorSlice& slice) const;
+  /// Where values come from.
+  struct Source {
+    std::string_view what;                        ///< for messages
+    std::function<bool(const TensorSlice&)> has;  ///< whether it has a parameter of this name and shape
+    ReadValues read;
+  };
+  Source source_of(checkpoint::CheckpointReader& reader) const;
+  /// Reads this rank's slices of the given kind of tensors, but those that is_new().
+  void read_pieces(const Source& source, StateTensors tensors);
+  /// Whether a parameter belongs to a task's head, and the source has none of its name and shape.
+  bool is_new(const Source& source, const TensorSlice& slice) const;
   /// A line that names those; empty if there are none.
-  std::string new_parameters(const checkpoint::Manifest& saved) const;
+  std::string new_parameters(const Source& source) const;
+  /// take_values() of either kind of folder, on this rank. Add to `taken`.
+  void take_from_checkpoint(const io::Path& folder, std::vector<std::string>& taken);
+  void take_from_hf(const io::Path& folder, std::vector<std::string>& taken);
   checkpoint::RunState run_state(const Progress& progress);
   checkpoint::Digest128 digest_of_state(const Progress& progress);
   void add_digest(const StatePiece& piece, checkpoint::StateDigest& digest);
@@ -95,8 +105,9 @@ class Saver {
   bool any(bool mine);
   void load(checkpoint::CheckpointReader& reader);
   void compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const;
-  /// ModelChanges::taken.
-  std::vector<std::string> compare_model(const checkpoint::RunState& saved, const io::Path& folder) const;
+  /// Returns ModelChanges::taken. `refused` has further lines on what does not fit.
+  std::vector<std::string> compare_model(const config::RunPlan& then, const std::string& refused,
+                                         const io::Path& folder) const;
 
   Engine& engine_;
   const config::RunPlan& plan_;
