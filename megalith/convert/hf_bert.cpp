@@ -101,7 +101,7 @@ model::ModelConfig read_bert_config(const HfConfig& config, nn::NormPlacement pl
 nlohmann::ordered_json write_bert_config(const model::ModelConfig& m) {
   return {{kAct, gelu_name(m.activation)},
           {"vocab_size", m.vocab_size},
-          {"max_position_embeddings", m.seq_len},
+          {"max_position_embeddings", m.positions()},
           {"type_vocab_size", m.token_types},
           {"hidden_size", m.hidden_size},
           {"num_hidden_layers", m.num_layers},

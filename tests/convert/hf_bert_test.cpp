@@ -212,6 +212,23 @@ TEST_F(SpoiltBert, OneTokenTypeMeansNoOrder) {
   EXPECT_EQ(read_hf_config(*kFs, folder()).config.bert.order, data::SentenceOrder::none);
 }
 
+// A model that was trained on shorter samples than its table has positions keeps the table.
+TEST(HfBert, MaxPositionEmbeddingsAreTheTableOfPositions) {
+  const TempDir dir;
+  const HfCase one("bert");
+  const RandomModel model = imported(one.folder);
+  model::ModelConfig shorter = padded(bert_config("bert"));
+  shorter.seq_len = 12;
+  shorter.num_positions = 16;
+  kFs->make_dir(dir / "hf");
+  export_hf(*kFs, dir / "hf", values_of(shorter, model.params), {.end_of_document = 7});
+  EXPECT_EQ(json::parse(read_all(dir / "hf" / "config.json")).at("max_position_embeddings"), 16);
+  const model::ModelConfig again = read_hf_config(*kFs, dir / "hf").config;
+  EXPECT_EQ(again.seq_len, 16);
+  EXPECT_EQ(again.positions(), 16);
+  EXPECT_EQ(imported(dir / "hf").all_values(), model.all_values());
+}
+
 TEST(HfBert, TheClassOfAnExportFollowsTheHeads) {
   model::ModelConfig m = bert_config("bert");
   const auto name = [&] { return architecture_of(hf_family_for(m), m); };
