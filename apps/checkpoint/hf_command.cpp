@@ -28,9 +28,10 @@ struct HfOptions {
 };
 
 /// The recipe of a model that was trained elsewhere: no steps, and no data yet.
-config::RunPlan imported_plan(const model::ModelConfig& m, const std::string& tokenizer, const io::Path& folder) {
-  config::RunConfig c = keys_of(m);
+config::RunPlan imported_plan(const convert::HfModel& hf, const std::string& tokenizer, const io::Path& folder) {
+  config::RunConfig c = keys_of(hf.config);
   c.source = folder.string();
+  if (const std::string task = task_of(folder, hf); !task.empty()) c.task.name = task;
   c.train.steps = 0;
   c.data.tokenizer = tokenizer;
   c.data.vocab_dir = std::filesystem::absolute(folder).string();
@@ -42,7 +43,7 @@ void import_hf(const HfOptions& options) {
   const io::Path out = options.to;
   const convert::HfModel hf = convert::read_hf_config(*fs, options.from);
   const ImportedTokenizer vocabulary = find_tokenizer(*fs, options.from, hf.config);
-  const config::RunPlan plan = imported_plan(hf.config, vocabulary.name, options.from);
+  const config::RunPlan plan = imported_plan(hf, vocabulary.name, options.from);
   convert::HfReader reader(*fs, options.from, hf, plan.train.seed);
   reader.check_tensors();
   if (const std::string heads = reader.warning(); !heads.empty()) log::warning(heads);
@@ -88,6 +89,10 @@ std::shared_ptr<const tokenizer::Tokenizer> exported_tokenizer(io::Fs& fs, const
 /// Writes all files of the export into a folder that is not published yet. Returns whether it has a tokenizer.
 bool fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, const ReadValues& read) {
   convert::HfExport exported{.end_of_document = static_cast<std::int32_t>(plan.model.vocab_size) - 1};
+  if (const auto task = tasks::task_named(plan.task.name)) {
+    exported.task = plan.task.name;
+    exported.labels = hf_labels(*task);
+  }
   const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
   const auto tokenizer = exported_tokenizer(fs, plan, vocabulary);
   if (tokenizer != nullptr) {
@@ -112,10 +117,6 @@ void export_hf(const HfOptions& options) {
   std::string architecture;
   bool has_tokenizer = false;
   use_saved_model(*fs, options.from, [&](const config::RunPlan& plan, const ReadValues& read) {
-    if (plan.task.is_set()) {
-      throw ConfigError(str(options.from, ": is fine-tuned, task.name = ", plan.task.name,
-                            ": must be a model that predicts tokens; export the one that task.init named"));
-    }
     architecture = convert::architecture_of(convert::hf_family_for(plan.model), plan.model);
     const io::Path staging = target.string() + io::temporary_suffix();
     fs->make_dir(staging);
@@ -152,7 +153,7 @@ void add_hugging_face(CLI::App& checkpoint_command) {
            "folder with config.json and *.safetensors", import_hf);
   add_leaf(checkpoint_command, "export-hf",
            "Write a checkpoint's model and tokenizer so that transformers loads them (AutoModelForCausalLM, of BERT "
-           "AutoModelForPreTraining; AutoTokenizer)",
+           "AutoModelForPreTraining or the class of its task; AutoTokenizer)",
            "step folder, folder of steps, or OUT of a run", export_hf);
 }
 

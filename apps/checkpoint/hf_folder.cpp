@@ -1,5 +1,6 @@
 #include "apps/checkpoint/hf_folder.h"
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -8,7 +9,9 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/config/run_plan.h"
+#include "megalith/config/task_rules.h"
 #include "megalith/convert/hf_config.h"
+#include "megalith/io/reader.h"
 #include "megalith/tokenizer/vocabulary_files.h"
 
 namespace megalith::apps {
@@ -89,8 +92,36 @@ config::RunConfig keys_of(const model::ModelConfig& model) {
   keys.model = all.model;
   keys.model.padded_vocab_size.reset();  // follows from tp
   keys.moe = all.moe;
-  keys.bert = all.bert;
+  if (!model.task) keys.bert = all.bert;
   return keys;
+}
+
+std::vector<std::string> hf_labels(tasks::Task task) {
+  if (task == tasks::Task::qqp) return {"not_duplicate", "duplicate"};
+  if (task != tasks::Task::mnli) return {};
+  const auto classes = tasks::classes_of(task);
+  return {classes.begin(), classes.end()};
+}
+
+std::string task_of(const io::Path& folder, const convert::HfModel& model) {
+  if (!model.config.task) return {};
+  const nn::TaskHeadSpec& head = *model.config.task;
+  std::vector<std::string> labels = model.labels;
+  for (std::string& label : labels)
+    std::ranges::transform(label, label.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
+  for (int i = 0; i < tasks::kNumTasks; ++i) {
+    const auto task = static_cast<tasks::Task>(i);
+    const bool is_named = head.form != nn::TaskForm::spans || model.task == tasks::name_of(task);
+    if (config::task_head(task).form == head.form && is_named && labels == hf_labels(task))
+      return std::string(tasks::name_of(task));
+  }
+  const std::string file = str("[", (folder / "config.json").string(), "] ");
+  if (head.form == nn::TaskForm::spans)
+    throw InputError(str(file, "finetuning_task = \"", io::printable(model.task), "\": must be squad1 or squad2"));
+  throw InputError(
+      str(file,
+          "id2label: must be entailment, neutral, contradiction (mnli), or not_duplicate, duplicate (qqp), "
+          "in this order: other classes are of no task here"));
 }
 
 }  // namespace megalith::apps

@@ -1,10 +1,13 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "megalith/config/run_config.h"
+#include "megalith/convert/hf_model.h"
 #include "megalith/io/fs.h"
 #include "megalith/model/model_config.h"
+#include "megalith/tasks/task.h"
 #include "megalith/tokenizer/tokenizer.h"
 
 namespace megalith::apps {
@@ -20,7 +23,14 @@ struct ImportedTokenizer {
 /// works without it.
 ImportedTokenizer find_tokenizer(io::Fs& fs, const io::Path& folder, const model::ModelConfig& model);
 
-/// The keys of the model of a folder, as a recipe gives them: sections [model], [moe], [bert].
+/// The keys of a model, as a recipe gives them: sections [model], [moe], [bert].
 config::RunConfig keys_of(const model::ModelConfig& model);
+
+/// The names that the library's data sets have for the classes of MNLI and QQP, by number; none for other tasks.
+std::vector<std::string> hf_labels(tasks::Task task);
+
+/// task.name of a folder's model; empty if it is not fine-tuned. It follows from the form of the head and the names of
+/// classes, for SQuAD from the key finetuning_task. Throws InputError for a head that no task here has.
+std::string task_of(const io::Path& folder, const convert::HfModel& model);
 
 }  // namespace megalith::apps

@@ -244,6 +244,7 @@ void InferenceJob::describe_hf(config::RunConfig& c) {
   c.model = model.model;
   c.bert = model.bert;
   c.moe = model.moe;
+  if (const std::string task = task_of(folder_, *hf_); !task.empty()) c.task.name = task;
   c.data.tokenizer = found.name;
   vocab_dir_ = folder_.string();
   c.data.vocab_dir = vocab_dir_;

@@ -477,7 +477,7 @@ std::vector<Key> make_keys() {
        "seconds that a rank waits for another before it ends the run with exit code 72"},
       {"train.steps", at([](auto& c) -> auto& { return c.train.steps; }), words("must be given"), at_least(0),
        may_change, not_differ, "number of optimizer steps, including those before a resume; not with `task.name`",
-       [](const RunPlan& plan) { return !has_task(plan); }},
+       [](const RunPlan& plan) { return !has_task(plan) || plan.data.train.empty(); }},  // an import has 0 steps
       {"train.init", at([](auto& c) -> auto& { return c.train.init; }), words("none"), any(), may_change, differ,
        "fine-tuning: the run begins with the values of this checkpoint (a step folder, a folder of them, or OUT of a "
        "run), trained here or imported. Step, optimizer and data start from the beginning. The recipe's `[model]`, "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/config/plan_rules.h"
 #include "megalith/tasks/presets.h"
@@ -69,25 +70,23 @@ void derive_task(RunConfig& c, RunPlan& plan, Problems& out) {
   set_default(c.task.doc_stride, plan.task.doc_stride);
 }
 
-void set_task_head(RunPlan& plan) {
-  const std::optional<tasks::Task> task = tasks::task_named(plan.task.name);
-  if (!task) return;
-  nn::TaskHeadSpec head;
-  const Index classes = std::ssize(tasks::classes_of(*task));
-  switch (*task) {
+nn::TaskHeadSpec task_head(tasks::Task task) {
+  const Index classes = std::ssize(tasks::classes_of(task));
+  switch (task) {
     case tasks::Task::mnli:
     case tasks::Task::qqp:
-      head = {.form = nn::TaskForm::classes, .classes = classes};
-      break;
+      return {.form = nn::TaskForm::classes, .classes = classes};
     case tasks::Task::race:
-      head = {.form = nn::TaskForm::choices, .classes = classes};
-      break;
+      return {.form = nn::TaskForm::choices, .classes = classes};
     case tasks::Task::squad1:
     case tasks::Task::squad2:
-      head = {.form = nn::TaskForm::spans};
-      break;
+      return {.form = nn::TaskForm::spans};
   }
-  plan.model.task = head;
+  throw InternalError("[task] no head for the task");
+}
+
+void set_task_head(RunPlan& plan) {
+  if (const std::optional<tasks::Task> task = tasks::task_named(plan.task.name)) plan.model.task = task_head(*task);
 }
 
 void check_task(const RunPlan& plan, Problems& out) {

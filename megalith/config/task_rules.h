@@ -9,7 +9,10 @@ namespace megalith::config {
 /// the keys of [task] are. Notes in plan.task what is left to follow from the number of steps.
 void derive_task(RunConfig& c, RunPlan& plan, Problems& out);
 
-/// The form of the task's head, into plan.model.
+/// The head of a task.
+nn::TaskHeadSpec task_head(tasks::Task task);
+
+/// That of the plan's task, into plan.model.
 void set_task_head(RunPlan& plan);
 
 /// Rules over sizes of a task.

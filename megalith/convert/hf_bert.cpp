@@ -12,13 +12,19 @@
 // BERT (classes BertForPreTraining, BertForMaskedLM and BertModel; norms after the residual sums) and Megatron-BERT
 // (MegatronBertForPreTraining and the like; norms before the sublayers). Their linear weights are [out, in], as ours.
 // The decoder is tied to the token table. Class 0 of cls.seq_relationship means, as in ours, that the second segment
-// follows the first. Source: github.com/huggingface/transformers, models/bert and megatron_bert (names and layout).
+// follows the first. Fine-tuned ones have a head of a task in place of those. Their biases of choices and spans add the
+// same to all that the head chooses from: ours has none, an export writes zeros, and those of a folder are left out.
+// Source: github.com/huggingface/transformers, models/bert and megatron_bert (names and layout).
 
 namespace megalith::convert {
 namespace {
 
 constexpr const char* kAct = "hidden_act";
+/// End the names of classes of fine-tuned models, by nn::TaskForm.
+constexpr std::string_view kTaskClasses[] = {"ForSequenceClassification", "ForMultipleChoice", "ForQuestionAnswering"};
+constexpr Index kChoices = 4;  // of a question of RACE; the weights do not depend on it
 constexpr std::string_view kPredictionBias = "cls.predictions.bias", kDecoderBias = "cls.predictions.decoder.bias";
+constexpr std::string_view kBertHeads[] = {"cls.", "classifier.", "qa_outputs."};
 constexpr Index kPairTypes = 2;  // token types of a sample of two segments
 
 /// The library's names of both forms of GELU; the first of a form is written.
@@ -74,6 +80,23 @@ void read_bert_sizes(const HfConfig& config, model::ModelConfig& m, BertConfigPr
   });
 }
 
+/// The head of a task that the class of a fine-tuned model has; nothing for other classes.
+std::optional<nn::TaskHeadSpec> read_task_head(const HfConfig& config) {
+  const std::vector<std::string> classes = config.texts("architectures");
+  const auto is = [&](std::string_view end) {
+    return !classes.empty() && std::string_view(classes.front()).ends_with(end);
+  };
+  if (is(kTaskClasses[0])) {
+    constexpr std::size_t kFewest = 2;
+    const std::size_t labels = config.labels().size();
+    if (labels < kFewest) config.fail("architectures", "must have at least two labels: regression is not built");
+    return nn::TaskHeadSpec{.form = nn::TaskForm::classes, .classes = static_cast<Index>(labels)};
+  }
+  if (is(kTaskClasses[1])) return nn::TaskHeadSpec{.form = nn::TaskForm::choices, .classes = kChoices};
+  if (is(kTaskClasses[2])) return nn::TaskHeadSpec{.form = nn::TaskForm::spans};
+  return std::nullopt;
+}
+
 /// All that megalith would compute otherwise is reported together.
 model::ModelConfig read_bert_config(const HfConfig& config, nn::NormPlacement placement) {
   BertConfigProblems keep;
@@ -92,6 +115,7 @@ model::ModelConfig read_bert_config(const HfConfig& config, nn::NormPlacement pl
   keep([&] {
     config.expect_or_null("tie_word_embeddings", true, "must be true: the head for masked tokens has the token table");
   });
+  keep([&] { m.task = read_task_head(config); });
   keep.throw_if_any(config);
   if (m.token_types < kPairTypes) m.bert.order = data::SentenceOrder::none;
   m.bert.seq_len = m.seq_len;
@@ -144,7 +168,10 @@ constexpr SameModule kOutsideLayers[] = {{"embedding.token", "embeddings.word_em
                                          {"head.mlm.norm", "cls.predictions.transform.LayerNorm"},
                                          {"head.mlm", "cls.predictions"},
                                          {"head.pooler", "pooler.dense"},
-                                         {"head.order", "cls.seq_relationship"}};
+                                         {"head.order", "cls.seq_relationship"},
+                                         {"head.classes", "classifier"},
+                                         {"head.choice", "classifier"},
+                                         {"head.span", "qa_outputs"}};
 constexpr SameModule kInLayers[] = {
     {"attention.out", "attention.output.dense"}, {"mlp.up", "intermediate.dense"}, {"mlp.down", "output.dense"}};
 constexpr SameModule kPostNorms[] = {{"norm1", "attention.output.LayerNorm"}, {"norm2", "output.LayerNorm"}};
@@ -180,7 +207,16 @@ std::vector<HfTensor> bert_tensors(const model::ModelConfig& m, std::string_view
   return {same(str(layer, theirs, '.', kind), shape)};
 }
 
+/// Biases that our heads of tasks have not.
+std::vector<HfTensor> bert_zeros(const model::ModelConfig& m) {
+  if (!m.task || m.task->form == nn::TaskForm::classes) return {};
+  constexpr Index kEnds = 2;  // first and last token of an answer
+  if (m.task->form == nn::TaskForm::choices) return {same("classifier.bias", {1})};
+  return {same("qa_outputs.bias", {kEnds})};
+}
+
 std::vector<HfCopy> bert_copies(const model::ModelConfig& m) {
+  if (m.task) return {};
   return {{"cls.predictions.decoder.weight", model::kTokenTable, {m.vocab_size, m.hidden_size}},
           {std::string(kDecoderBias), "head.mlm.bias", {m.vocab_size}}};
 }
@@ -208,22 +244,32 @@ std::string_view bert_lacking_head(std::string_view ours) {
   return {};
 }
 
-/// What tells the families apart: where norms stand, and the names of both.
+/// What tells the families apart: where norms stand, and the names of both. The last three classes are those of
+/// kTaskClasses.
+constexpr std::size_t kFirstTaskClass = 3;
 template <nn::NormPlacement placement>
 struct BertNames;
 template <>
 struct BertNames<nn::NormPlacement::post> {
   static constexpr std::string_view kType = "bert", kName = "BERT", kPair = "BertForPreTraining",
                                     kSingle = "BertForMaskedLM";
-  static constexpr std::array kOthers = {kSingle, std::string_view("BertModel"),
-                                         std::string_view("BertForNextSentencePrediction")};
+  static constexpr std::array<std::string_view, 6> kOthers = {kSingle,
+                                                              "BertModel",
+                                                              "BertForNextSentencePrediction",
+                                                              "BertForSequenceClassification",
+                                                              "BertForMultipleChoice",
+                                                              "BertForQuestionAnswering"};
 };
 template <>
 struct BertNames<nn::NormPlacement::pre> {
   static constexpr std::string_view kType = "megatron-bert", kName = "Megatron-BERT",
                                     kPair = "MegatronBertForPreTraining", kSingle = "MegatronBertForMaskedLM";
-  static constexpr std::array kOthers = {kSingle, std::string_view("MegatronBertModel"),
-                                         std::string_view("MegatronBertForNextSentencePrediction")};
+  static constexpr std::array<std::string_view, 6> kOthers = {kSingle,
+                                                              "MegatronBertModel",
+                                                              "MegatronBertForNextSentencePrediction",
+                                                              "MegatronBertForSequenceClassification",
+                                                              "MegatronBertForMultipleChoice",
+                                                              "MegatronBertForQuestionAnswering"};
 };
 
 template <nn::NormPlacement placement>
@@ -233,18 +279,21 @@ constexpr HfFamily bert_family() {
           .architecture = Names::kPair,
           .name = Names::kName,
           .prefix = "bert.",
-          .heads = "cls.",
+          .heads = kBertHeads,
           .other_architectures = Names::kOthers,
           .is_bert = true,
           .read_config = [](const HfConfig& config) { return read_bert_config(config, placement); },
           .write_config = write_bert_config,
           .misfit = [](const model::ModelConfig& m) { return bert_misfit(m, placement); },
           .tensors_of = bert_tensors,
+          .zeros = bert_zeros,
+          .needs_zeros = false,
           .copies = bert_copies,
           .is_ignored = is_bert_buffer,
           .other_names = bert_other_names,
           .lacking_head = bert_lacking_head,
           .written_architecture = [](const model::ModelConfig& m) -> std::string_view {
+            if (m.task) return Names::kOthers[kFirstTaskClass + static_cast<std::size_t>(m.task->form)];
             return m.bert.is_pair() ? Names::kPair : Names::kSingle;
           }};
 }

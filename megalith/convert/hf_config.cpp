@@ -102,6 +102,22 @@ std::vector<Index> HfConfig::counts(const char* key) const {
   return found.get<std::vector<Index>>();
 }
 
+std::vector<std::string> HfConfig::labels() const {
+  constexpr const char *kLabels = "id2label", *kNumber = "num_labels";
+  constexpr Index kMost = 1024;
+  if (!has(kLabels)) return std::vector<std::string>(static_cast<std::size_t>(has(kNumber) ? size(kNumber, kMost) : 2));
+  const json& found = value(kLabels);
+  constexpr std::string_view kRule = "must be an object with a text for each number from 0 on";
+  if (!found.is_object() || found.empty() || std::ssize(found) > kMost) fail(kLabels, kRule);
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto one = found.find(std::to_string(i));
+    if (one == found.end() || !one->is_string()) fail(kLabels, kRule);
+    names.push_back(one->get<std::string>());
+  }
+  return names;
+}
+
 HfConfig HfConfig::object(const char* key) const {
   if (!value(key).is_object()) fail(key, "must be an object");
   return {file_, str(path_, key, '.'), std::shared_ptr<const json>(json_, &value(key))};

@@ -35,6 +35,9 @@ class HfConfig {
   std::vector<std::string> texts(const char* key) const;
   /// A list of whole numbers from 0 on; empty where it is missing.
   std::vector<Index> counts(const char* key) const;
+  /// The classes of a classifier by number: id2label, or as many as num_labels, which is 2 if it is missing, without a
+  /// name each.
+  std::vector<std::string> labels() const;
   /// The object of a key; its keys are named "KEY.NAME" in errors.
   HfConfig object(const char* key) const;
 

@@ -1,7 +1,9 @@
 #include "megalith/convert/hf_family.h"
 
+#include <algorithm>
 #include <array>
 
+#include "megalith/base/str.h"
 #include "megalith/model/chunk.h"
 
 namespace megalith::convert {
@@ -17,6 +19,11 @@ std::optional<LayerParam> layer_param(std::string_view ours) {
   const std::size_t dot = ours.find('.', kLayers.size());
   if (!ours.starts_with(kLayers) || dot == std::string_view::npos) return std::nullopt;
   return LayerParam{ours.substr(kLayers.size(), dot - kLayers.size()), ours.substr(dot + 1)};
+}
+
+std::string HfFamily::full_name(std::string_view tensor, std::string_view files_prefix) const {
+  const bool is_of_head = std::ranges::any_of(heads, [&](std::string_view head) { return tensor.starts_with(head); });
+  return is_of_head ? std::string(tensor) : str(files_prefix, tensor);
 }
 
 std::vector<HfTensor> no_zeros(const model::ModelConfig&) { return {}; }

@@ -32,14 +32,16 @@ std::vector<std::string> no_other_names(std::string_view name);
 /// For a family whose folders have all heads.
 std::string_view no_lacking_head(std::string_view ours);
 
+inline constexpr std::string_view kLmHeads[] = {"lm_head."};
+
 /// A family of models of the transformers library: one row. Names are without `prefix`, but those of heads. Values
 /// that most families share are given here.
 struct HfFamily {
-  std::string_view model_type;          ///< in config.json
-  std::string_view architecture;        ///< in config.json, and the class that loads it
-  std::string_view name;                ///< for messages
-  std::string_view prefix = "model.";   ///< in front of all names but those of heads; some files leave it out
-  std::string_view heads = "lm_head.";  ///< begins the names that have no prefix
+  std::string_view model_type;         ///< in config.json
+  std::string_view architecture;       ///< in config.json, and the class that loads it
+  std::string_view name;               ///< for messages
+  std::string_view prefix = "model.";  ///< in front of all names but those of heads; some files leave it out
+  std::span<const std::string_view> heads = kLmHeads;  ///< begin the names that have no prefix
   /// Further classes of such models, by one of which config.json may name them.
   std::span<const std::string_view> other_architectures = {};
 
@@ -56,6 +58,8 @@ struct HfFamily {
   std::vector<HfTensor> (*tensors_of)(const model::ModelConfig& model, std::string_view ours, const Shape& shape);
   /// Tensors that the family has and the model has not, which then are zeros and may be missing: an export writes them.
   std::vector<HfTensor> (*zeros)(const model::ModelConfig& model) = no_zeros;
+  /// Whether those of a folder must be zeros. False: a model computes the same with any values.
+  bool needs_zeros = true;
   std::vector<HfCopy> (*copies)(const model::ModelConfig& model) = tied_table;
   /// Whether a tensor that files may hold is no parameter.
   bool (*is_ignored)(std::string_view name) = is_rotation_buffer;
@@ -69,6 +73,9 @@ struct HfFamily {
   std::string_view (*lacking_head)(std::string_view ours) = no_lacking_head;
   /// The class that an export names, where that depends on the model; null: `architecture`.
   std::string_view (*written_architecture)(const model::ModelConfig& model) = nullptr;
+
+  /// The name of a tensor in files, where names have this prefix.
+  std::string full_name(std::string_view tensor, std::string_view files_prefix) const;
 };
 
 extern const HfFamily kHfGpt2, kHfLlama, kHfMixtral, kHfOlmoe, kHfQwen2Moe, kHfQwen3Moe, kHfBert, kHfMegatronBert;

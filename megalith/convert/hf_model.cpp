@@ -17,6 +17,9 @@
 namespace megalith::convert {
 namespace {
 
+/// The task of a fine-tuned model, in config.json.
+constexpr const char* kTaskKey = "finetuning_task";
+
 /// "gpt2 or llama".
 std::string known(std::string_view HfFamily::*field) {
   std::string text;
@@ -47,10 +50,6 @@ const HfFamily& family_of(const HfConfig& config) {
   config.fail("model_type", str("must be ", known(&HfFamily::model_type), kOthers));
 }
 
-std::string file_name(const HfFamily& family, const HfTensor& tensor) {
-  return tensor.name.starts_with(family.heads) ? tensor.name : str(family.prefix, tensor.name);
-}
-
 void write_config(io::Fs& fs, const io::Path& folder, const HfFamily& family, const model::ModelConfig& model,
                   const HfExport& options) {
   nlohmann::ordered_json config = {{"architectures", {architecture_of(family, model)}},
@@ -59,6 +58,11 @@ void write_config(io::Fs& fs, const io::Path& folder, const HfFamily& family, co
   config["bos_token_id"] = config["eos_token_id"] = options.end_of_document;
   if (options.padding) config["pad_token_id"] = *options.padding;
   config["torch_dtype"] = "float32";
+  if (!options.task.empty()) config[kTaskKey] = options.task;
+  for (std::size_t i = 0; i < options.labels.size(); ++i) {
+    config["id2label"][std::to_string(i)] = options.labels[i];
+    config["label2id"][options.labels[i]] = i;
+  }
   io::write_file(fs, folder / "config.json", config.dump(2) + "\n");
 }
 
@@ -78,7 +82,11 @@ std::string_view model_type_of(const HfModel& model) { return model.family->mode
 HfModel read_hf_config(io::Fs& fs, const io::Path& folder) {
   const HfConfig config(fs, folder / "config.json");
   const HfFamily& family = family_of(config);
-  return {&family, family.read_config(config)};
+  HfModel model{&family, family.read_config(config)};
+  if (!model.config.task) return model;
+  model.task = config.text_or(kTaskKey, "");
+  if (model.config.task->form == nn::TaskForm::classes) model.labels = config.labels();
+  return model;
 }
 
 HfReader::HfReader(io::Fs& fs, const io::Path& folder, const HfModel& model, std::uint64_t seed)
@@ -162,7 +170,9 @@ void export_hf(io::Fs& fs, const io::Path& folder, const ModelValues& model, con
   write_config(fs, folder, family, model.config, options);
   const std::vector<ParamSpec> params = learned_params(model.config);
   std::vector<HfFilesWriter::Entry> entries;
-  const auto add = [&](const HfTensor& tensor) { entries.push_back({file_name(family, tensor), tensor.shape}); };
+  const auto add = [&](const HfTensor& tensor) {
+    entries.push_back({family.full_name(tensor.name, family.prefix), tensor.shape});
+  };
   Index most = 0;
   for (const ParamSpec& param : params) {
     std::ranges::for_each(whole_tensors_of(family.tensors_of, model.config, param.slice.name, param.slice.global), add);

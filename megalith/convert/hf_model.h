@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "megalith/convert/hf_files.h"
 #include "megalith/io/fs.h"
@@ -23,7 +24,9 @@ class HfWeights;
 /// The model of a folder. Its vocab_size is its own, not padded.
 struct HfModel {
   const HfFamily* family = nullptr;
-  model::ModelConfig config;
+  model::ModelConfig config;             ///< with `task`, if it is fine-tuned
+  std::string task = {};                 ///< finetuning_task of a fine-tuned model, if it has that key
+  std::vector<std::string> labels = {};  ///< the names of its classes by number, if it has classes
 };
 
 /// Whether a folder is a model of the transformers library: it has config.json and no checkpoint.
@@ -89,6 +92,8 @@ struct ModelValues {
 struct HfExport {
   std::int32_t end_of_document = 0;          ///< the tokenizer's
   std::optional<std::int32_t> padding = {};  ///< the tokenizer's [PAD]
+  std::string task = {};                     ///< of a fine-tuned model
+  std::vector<std::string> labels = {};      ///< the names of its classes by number, if it has classes
   Index max_file_bytes = HfFilesWriter::kMaxFileBytes;
 };
 /// Writes config.json and the tensors (F32) into an existing folder, synced; from_pretrained() loads it. Each parameter

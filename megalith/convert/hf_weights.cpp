@@ -73,9 +73,7 @@ std::vector<HfTensor> HfWeights::tensors_of(const std::string& ours, const Shape
   return whole_tensors_of(is_fused_ ? family.fused_tensors_of : family.tensors_of, model_.config, ours, shape);
 }
 
-std::string HfWeights::full_name(std::string_view name) const {
-  return name.starts_with(model_.family->heads) ? std::string(name) : str(prefix_, name);
-}
+std::string HfWeights::full_name(std::string_view name) const { return model_.family->full_name(name, prefix_); }
 
 HfWeights::Found HfWeights::find(const HfTensor& tensor) const {
   Found found{full_name(tensor.name), nullptr};
@@ -151,7 +149,8 @@ void HfWeights::check() const {
   }
   for (const HfTensor& zero : family.zeros(model_.config)) {
     const Found found = find(zero);
-    if (found.tensor != nullptr && used.insert(found.name).second) note(problem_of_zeros(zero, found));
+    if (found.tensor == nullptr || !used.insert(found.name).second) continue;
+    note(family.needs_zeros ? problem_of_zeros(zero, found) : problem_of(zero, found));
   }
   for (const auto& [name, found] : files_.tensors()) {
     if (!used.contains(name) && !family.is_ignored(name))

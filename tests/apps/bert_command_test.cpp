@@ -157,8 +157,8 @@ TEST_F(BertProgram, AnImportNamesTheHeadsThatItMakes) {
 TEST_F(BertProgram, TransformersComputesTheSameOfAnExport) {
   const std::string python = support::python_with_transformers();
   if (python.empty()) GTEST_SKIP() << support::kNoTransformers;
-  for (const char* name :
-       {"bert", "bert_tanh", "bert_masked_lm", "bert_model", "megatron_bert", "megatron_bert_tanh"}) {
+  for (const char* name : {"bert", "bert_tanh", "bert_masked_lm", "bert_model", "megatron_bert", "megatron_bert_tanh",
+                           "bert_classes", "megatron_bert_classes", "bert_choice", "megatron_bert_span"}) {
     SCOPED_TRACE(name);
     const std::string folder = support::HfCase(name).folder.string(), run = out(name), hf = run + "_hf";
     ASSERT_EQ(run_shell("megalith checkpoint import-hf " + folder + " --out " + run +

@@ -163,8 +163,6 @@ TEST_F(TaskEval, RefusesOtherModelsAndOptions) {
   const std::string fine_tuned = "is fine-tuned, task.name = mnli: must be a model that predicts tokens";
   refused(64, "megalith eval " + out("mnli") + " --task loss --data " + out("stories.jsonl"), fine_tuned);
   refused(64, "megalith generate " + out("mnli") + " --prompt the", fine_tuned);
-  refused(64, "megalith checkpoint export-hf " + out("mnli") + " --out " + out("hf"),
-          "is fine-tuned, task.name = mnli: must be a model that predicts tokens; export");
   refused(64, "megalith score " + out("mnli") + " --tokens " + out("stories.jsonl"), fine_tuned);
   refused(64, "megalith eval --task mnli --data " + data("mnli"), "needs a checkpoint that is fine-tuned on it, or");
   refused(64, eval("mnli", "mnli") + "--na-probs x", "--na-probs = x: is not for a model with --task mnli");

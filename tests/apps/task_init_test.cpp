@@ -119,5 +119,51 @@ TEST_F(TaskInit, AFolderThatDoesNotFitIsRefused) {
   refused(65, init("hf"), "hidden_act = \"relu\": must be gelu, ");
 }
 
+// A fine-tuned model in the library's form, and back.
+TEST_F(TaskInit, AFineTunedModelGoesToHuggingFaceAndBack) {
+  pretrain();
+  ASSERT_EQ(finetune("run").code, 0);
+  const Finished exported = run_shell("megalith checkpoint export-hf " + out("run") + " --out " + out("hf"));
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_THAT(exported.out, HasSubstr(": a MegatronBertForSequenceClassification and its tokenizer"));
+  const std::string config = read_all(dir_ / "hf" / "config.json");
+  EXPECT_THAT(config, HasSubstr("\"max_position_embeddings\": 24"));
+  EXPECT_THAT(config, HasSubstr("\"id2label\": {\n    \"0\": \"entailment\",\n    \"1\": \"neutral\",\n    \"2\": "
+                                "\"contradiction\"\n  }"));
+  const Finished imported = run_shell("megalith checkpoint import-hf " + out("hf") + " --out " + out("in"));
+  ASSERT_EQ(imported.code, 0) << imported.err;
+  EXPECT_EQ(imported.err, "") << "with all tensors and the tokenizer";
+  for (const char* const name : {"run", "hf", "in"}) {
+    const Finished scored = run_shell("megalith eval " + out(name) + " --task mnli --data " + out("dev.tsv") +
+                                      " --device cpu --predictions " + out("predictions_") + name);
+    ASSERT_EQ(scored.code, 0) << scored.err;
+    EXPECT_EQ(read_all(out("predictions_") + name), read_all(out("predictions_run"))) << name;
+  }
+  const Finished more = finetune("more", init("hf"));
+  ASSERT_EQ(more.code, 0) << more.err;
+  EXPECT_THAT(more.err, Not(HasSubstr("from the seed"))) << "it has the head of the task";
+  EXPECT_EQ(run_shell("megalith eval " + out("hf") + " --task qqp --data " + out("dev.tsv")).code, 64);
+}
+
+TEST_F(TaskInit, AHeadOfAnUnknownTaskIsNotImported) {
+  const auto import_with = [&](const std::string& name, const std::string& from, const std::string& to) {
+    std::filesystem::remove_all(dir_ / "hf");
+    copy_case(name, "hf");
+    std::string text = read_all(dir_ / "hf" / "config.json");
+    text.replace(text.find(from), from.size(), to);
+    write_all(dir_ / "hf" / "config.json", text);
+    const Finished imported = run_shell("megalith checkpoint import-hf " + out("hf") + " --out " + out("in"));
+    EXPECT_EQ(imported.code, 65) << imported.err;
+    EXPECT_FALSE(std::filesystem::exists(dir_ / "in"));
+    return imported.err;
+  };
+  EXPECT_THAT(
+      import_with("bert_classes", "\"neutral\"", "\"perhaps\""),
+      HasSubstr("id2label: must be entailment, neutral, contradiction (mnli), or not_duplicate, duplicate (qqp), "
+                "in this order"));
+  EXPECT_THAT(import_with("megatron_bert_span", "\"squad2\"", "\"newsqa\""),
+              HasSubstr("finetuning_task = \"newsqa\": must be squad1 or squad2"));
+}
+
 }  // namespace
 }  // namespace megalith

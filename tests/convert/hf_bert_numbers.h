@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/convert/hf_model.h"
 #include "megalith/eval/inference_model.h"
@@ -18,13 +20,16 @@ struct BertText {
   std::int32_t label = -1;
 };
 
-/// Rows of all tokens are asked for.
+/// Whose results are asked for, beside those of samples.
+enum class BertRows : std::uint8_t { none, all_tokens };
+
 class BertTexts final : public eval::Samples {
  public:
-  BertTexts(std::vector<BertText> texts, Index max_tokens) : texts_(std::move(texts)), max_tokens_(max_tokens) {}
+  BertTexts(std::vector<BertText> texts, Index max_tokens, BertRows rows = BertRows::all_tokens)
+      : texts_(std::move(texts)), max_tokens_(max_tokens), rows_(rows) {}
   Index count() const override { return std::ssize(texts_); }
   Index tokens(Index sample) const override { return std::ssize(at(sample).ids); }
-  Index rows(Index sample) const override { return tokens(sample); }
+  Index rows(Index sample) const override { return rows_ == BertRows::none ? 0 : tokens(sample); }
   eval::PassShape shape(Index sample) const override {
     return eval::pass_shape(tokens(sample), rows(sample), max_tokens_);
   }
@@ -33,6 +38,7 @@ class BertTexts final : public eval::Samples {
     for (std::size_t i = 0; i < text.ids.size(); ++i) {
       to.tokens[i] = text.ids[i];
       to.types[i] = text.types[i];
+      if (rows_ == BertRows::none) continue;
       to.rows[i] = static_cast<std::int32_t>(i);
       to.targets[i] = text.targets.empty() ? -1 : text.targets[i];
     }
@@ -48,7 +54,21 @@ class BertTexts final : public eval::Samples {
  private:
   std::vector<BertText> texts_;
   Index max_tokens_;
+  BertRows rows_;
 };
+
+/// The samples of an expected.json.
+inline BertTexts bert_texts_of(const nlohmann::json& expected, Index max_tokens, BertRows rows = BertRows::all_tokens) {
+  std::vector<BertText> texts;
+  for (const nlohmann::json& sample : expected.at("samples")) {
+    BertText text{.ids = sample.at("ids"), .types = sample.at("types"), .targets = {}, .label = sample.at("label")};
+    text.targets.assign(text.ids.size(), -1);
+    for (std::size_t i = 0; i < sample.at("rows").size(); ++i)
+      text.targets.at(sample.at("rows")[i].get<std::size_t>()) = sample.at("targets")[i];
+    texts.push_back(std::move(text));
+  }
+  return {std::move(texts), max_tokens, rows};
+}
 
 /// Runs use(model, is_first) on every rank of a grid, with the values of a folder.
 struct HfRun {

@@ -15,18 +15,6 @@ namespace {
 
 using nn::Result;
 
-BertTexts samples_of(const json& expected, Index max_tokens) {
-  std::vector<BertText> texts;
-  for (const json& sample : expected.at("samples")) {
-    BertText text{.ids = sample.at("ids"), .types = sample.at("types"), .targets = {}, .label = sample.at("label")};
-    text.targets.assign(text.ids.size(), -1);
-    for (std::size_t i = 0; i < sample.at("rows").size(); ++i)
-      text.targets.at(sample.at("rows")[i].get<std::size_t>()) = sample.at("targets")[i];
-    texts.push_back(std::move(text));
-  }
-  return {std::move(texts), max_tokens};
-}
-
 /// ln p of all ids, from logits.
 std::vector<double> log_probabilities(const std::vector<double>& logits) {
   double sum = 0;
@@ -95,7 +83,7 @@ Differences differences(const HfCase& one, const io::Path& folder, DType dtype, 
   Differences most;
   const json& numbers = one.expected.at("numbers");
   const model::ModelConfig config = read_hf_config(*kFs, folder).config;
-  const BertTexts texts = samples_of(one.expected, config.seq_len);
+  const BertTexts texts = bert_texts_of(one.expected, config.seq_len);
   const HfRun run{folder,
                   dtype,
                   grid,

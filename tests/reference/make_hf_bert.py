@@ -3,7 +3,9 @@
 
 Writes a folder per case of CASES, or of the named ones, into the given folder. Each has config.json, model.safetensors
 and expected.json: padded samples, and in float64 the last hidden states of their tokens, pooled rows, logits of masked
-tokens and of the order, both losses, and the norm of the gradient of their sum. Run by hand (neither PyTorch nor transformers is a dependency of the build or
+tokens and of the order, both losses, and the norm of the gradient of their sum; of fine-tuned models the logits of
+classes, of sequences (of which one of several is chosen), or of each token as the first and last one of an answer. Run
+by hand (neither PyTorch nor transformers is a dependency of the build or
 of CI):
     python3 tests/reference/make_hf_bert.py tests/data/hf [CASE ...]
 With --check FOLDER CASE_FOLDER it loads an exported folder, prints the greatest difference from the numbers of a case,
@@ -28,7 +30,15 @@ CASES = {
     "bert_model": dict(architecture="BertModel", hidden_act="gelu_new"),
     "megatron_bert": dict(architecture="MegatronBertForPreTraining", hidden_act="gelu", layer_norm_eps=1e-5),
     "megatron_bert_tanh": dict(architecture="MegatronBertForPreTraining", hidden_act="gelu_new", layer_norm_eps=0.1),
+    "bert_classes": dict(architecture="BertForSequenceClassification",
+                         id2label={0: "entailment", 1: "neutral", 2: "contradiction"}),
+    "megatron_bert_classes": dict(architecture="MegatronBertForSequenceClassification", layer_norm_eps=1e-5,
+                                  id2label={0: "not_duplicate", 1: "duplicate"}),
+    "bert_choice": dict(architecture="BertForMultipleChoice", hidden_act="gelu_new", finetuning_task="race"),
+    "megatron_bert_span": dict(architecture="MegatronBertForQuestionAnswering", hidden_act="gelu_new",
+                               finetuning_task="squad2"),
 }
+NO_BIAS = ("classifier.bias", "qa_outputs.bias")  # of choices and spans: it changes no choice
 OLDER, IN_BF16 = ("bert_tanh",), ("megatron_bert_tanh",)
 LENGTHS = (16, 9, 12)
 NO_TARGET = -100
@@ -44,6 +54,8 @@ def make_model(case, seed):
         for name, value in model.named_parameters():
             is_norm = value.dim() == 1 and name.endswith(("LayerNorm.weight", "ln.weight"))
             value.copy_(0.4 * torch.randn_like(value) + (1.0 if is_norm else 0.0))
+            if name in NO_BIAS and "classes" not in case:
+                value.zero_()
     return model.bfloat16() if case in IN_BF16 else model
 
 
@@ -98,6 +110,16 @@ def numbers_of(model, samples):
     """What the model computes of the samples, by name: what it has no head for is missing."""
     inputs, labels, order = batch_of(samples)
     got = {}
+    kind = type(model).__name__
+    if kind.endswith(("Classification", "MultipleChoice", "QuestionAnswering")):
+        with torch.no_grad():
+            if kind.endswith("Classification"):
+                return {"class_logits": model(**inputs).logits.tolist()}
+            if kind.endswith("MultipleChoice"):  # each sequence by itself
+                return {"class_logits": model(**{name: value[:, None] for name, value in inputs.items()}).logits.tolist()}
+            out = model(**inputs)
+            both = torch.stack([out.start_logits, out.end_logits], -1)
+            return {"row_logits": [row[:len(one["ids"])].tolist() for row, one in zip(both, samples)]}
     with torch.no_grad():
         out = model(**inputs, output_hidden_states=True)
         body = getattr(model, "bert", model)
