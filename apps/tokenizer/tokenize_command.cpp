@@ -9,7 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/names.h"
 #include "megalith/base/str.h"
+#include "megalith/data/chat_file.h"
+#include "megalith/data/chat_template.h"
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/input_files.h"
 #include "megalith/data/json_text.h"
@@ -34,6 +37,8 @@ struct TokenizeOptions {
   const CLI::Option* key_option = nullptr;
   std::uint64_t max_line = data::kDefaultMaxLine;
   bool decode = false;
+  std::string chat;  ///< a template
+  const CLI::Option* format_option = nullptr;
 };
 
 /// A line of input with its source and number.
@@ -149,9 +154,54 @@ void convert_standard_input(Converter& converter, std::uint64_t max_line, data::
   }
 }
 
+/// As JSON writes a list of numbers.
+void append_list(std::string& out, const auto& numbers) {
+  out += '[';
+  for (std::size_t i = 0; i < numbers.size(); ++i) out += str(i == 0 ? "" : ",", static_cast<int>(numbers[i]));
+  out += ']';
+}
+
+/// The tokens of conversations. Prints nothing if a line is bad.
+void tokenize_chat(io::Fs& fs, const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options) {
+  if (options.decode || options.key_option->count() > 0 || options.format_option->count() > 0 || !options.texts.empty())
+    throw ConfigError(str("--chat = ", options.chat,
+                          ": reads lines of conversations: leave out --decode, --key, --input-format and --text"));
+  const data::ChatEncoder encoder(*enumerator_of<data::ChatTemplate>(data::kChatTemplateNames, options.chat),
+                                  tokenizer);
+  std::string out;
+  const auto use = [&](const data::Conversation& conversation) {
+    const data::ChatTokens tokens = encoder.encode(conversation);
+    out += "{\"ids\":";
+    append_list(out, tokens.ids);
+    out += ",\"loss\":";
+    append_list(out, tokens.loss);
+    out += "}\n";
+  };
+  io::FileProblems problems;
+  if (options.file != "-") {
+    data::require_file(fs, options.file, "tokenize");
+    data::for_each_conversation(fs, options.file, options.max_line, problems, use);
+  } else {
+    std::string line;
+    for (std::uint64_t number = 1; read_line(*std::cin.rdbuf(), number, options.max_line, line); ++number)
+      data::use_conversation({.json = line, .file = "standard input", .number = number}, problems, use);
+  }
+  problems.throw_if_any(options.file == "-" ? "standard input" : options.file);
+  std::cout << out;
+}
+
+void flush_output() {
+  std::cout.flush();
+  if (!std::cout) throw IoError("[standard output] write failed");
+}
+
 void run_tokenize(const TokenizeOptions& options) {
   const std::shared_ptr<io::Fs> fs = io::retrying_fs(io::posix_fs());
   const auto tokenizer = open_tokenizer(*fs, options.tokenizer, options.vocab_dir);
+  if (!options.chat.empty()) {
+    tokenize_chat(*fs, *tokenizer, options);
+    return flush_output();
+  }
   Converter converter(options, *tokenizer);
   const bool by_name = options.format == "auto";
   const data::CorpusFormat format =
@@ -168,8 +218,7 @@ void run_tokenize(const TokenizeOptions& options) {
   } else {
     convert_file(converter, *fs, options, format);
   }
-  std::cout.flush();
-  if (!std::cout) throw IoError("[standard output] write failed");
+  flush_output();
 }
 
 }  // namespace
@@ -183,9 +232,9 @@ void add_tokenize(CLI::App& program) {
                    "Lines of text or JSON lines (with --decode: lists of ids); - is standard input")
       ->capture_default_str();
   add_tokenizer(*command, options->tokenizer, options->vocab_dir, "");
-  command->add_option("--input-format", options->format, "auto (by file name), jsonl or text")
-      ->check(CLI::IsMember({"auto", "jsonl", "text"}))
-      ->capture_default_str();
+  options->format_option = command->add_option("--input-format", options->format, "auto (by file name), jsonl or text")
+                               ->check(CLI::IsMember({"auto", "jsonl", "text"}))
+                               ->capture_default_str();
   options->key_option =
       command->add_option("--key", options->key, "Member of a JSON line that holds the text, which may hold line ends")
           ->capture_default_str();
@@ -195,11 +244,17 @@ void add_tokenize(CLI::App& program) {
       ->excludes("FILE")
       ->allow_extra_args(false);
   command->add_flag("--decode", options->decode, "Ids to text");
+  command
+      ->add_option("--chat", options->chat,
+                   "FILE has conversations (docs/chat.md), written by this template: chatml, llama3 or plain")
+      ->check(CLI::IsMember({"chatml", "llama3", "plain"}));
   command->footer(
-      "Prints {\"text\": ..., \"ids\": [...]} for each line, with --decode {\"ids\": [...], \"text\": ...}.\n"
+      "Prints {\"text\": ..., \"ids\": [...]} for each line, with --decode {\"ids\": [...], \"text\": ...}, with\n"
+      "--chat {\"ids\": [...], \"loss\": [0, 1, ...]}.\n"
       "  echo '{\"text\": \"two\\\\nlines\"}' | megalith tokenize --input-format jsonl\n"
       "  echo '[15496, 995]' | megalith tokenize --decode\n"
-      "  megalith tokenize --text 'Hello world'");
+      "  megalith tokenize --text 'Hello world'\n"
+      "  megalith tokenize --chat plain dialogues.jsonl");
   command->callback([options] { run_tokenize(*options); });
 }
 
