@@ -352,6 +352,11 @@ std::vector<Key> make_keys() {
        "that "
        "suffices; `drop`: pairs of token and expert beyond the rows are left out, and counted",
        limits_rows},
+      {"moe.overlap", moe([](auto& c) -> auto& { return c.overlap; }), words("`false`"), any(), may_change, not_differ,
+       "of `peer`: rows of a quarter of a rank's experts come first, and the others travel beside their first GEMM. "
+       "The "
+       "results are the same",
+       has_experts},
       {"moe.echo.slots", moe([](auto& c) -> auto& { return c.echo.slots; }), words("`0`"),
        between(0, ops::kMaxEchoSlots), may_change, not_differ,
        "slots of each rank of `parallel.ep` for clones of busy experts, which even out the load ([echo.md](echo.md)); "

@@ -434,6 +434,7 @@ void derive_moe(RunConfig& c, Problems& out) {
   derive_echo(m.echo);
   derive_budget(c, out);
   set_default(m.force_balance, defaults.force_balance);
+  set_default(m.overlap, defaults.overlap);
   set_default(m.router_skew, defaults.router_skew);
 }
 

@@ -40,7 +40,7 @@ struct RunConfig {
     std::optional<std::string> pattern, score, aux_scope, capacity, drop_by, gemm, dispatcher, replay;
     std::optional<std::string> rank_capacity_factor, overflow;
     std::optional<double> scale, aux_loss, z_loss, expert_bias_rate, capacity_factor, router_skew;
-    std::optional<bool> score_before_top_k, normalize_top_k, shared_gate, force_balance;
+    std::optional<bool> score_before_top_k, normalize_top_k, shared_gate, force_balance, overlap;
     struct Echo {
       std::optional<Index> slots, min_pairs, check_plan;
       std::optional<std::string> balance, weights, backend;

@@ -68,6 +68,7 @@ struct GroupedActivated {
   Tensor x, w;  // in   [M, K], [E, 2F, K] or [E, F, K]
   Tensor z, h;  // out  [M, 2F] or [M, F], [M, F]; of x's dtype
   GroupRows groups;
+  SmMargin sm_margin = SmMargin::none;  ///< of the kernel
 };
 void grouped_matmul_activated(Exec& ex, const GroupedActivated& args);
 
@@ -80,6 +81,7 @@ struct GroupedActivatedInputGrad {
   Tensor dz, ph;    // out  like z, [M, F]; dz may be z
   Tensor dp;        // out  [M, 1], like p
   GroupRows groups;
+  SmMargin sm_margin = SmMargin::none;  ///< of the kernel
 };
 void grouped_matmul_activated_input_grad(Exec& ex, const GroupedActivatedInputGrad& args);
 

@@ -29,6 +29,9 @@ void check_sizes(const PlanExchange& args) {
   if (args.groups.alignment < 1 || args.rows_of_each < 0)
     throw ShapeError(str("[plan_exchange] alignment, rows_of_each = ", args.groups.alignment, ", ", args.rows_of_each,
                          ": must be at least 1 and 0"));
+  if (args.first_groups < 0 || args.first_groups >= std::max<Index>(1, at.local_experts))
+    throw ShapeError(str("[plan_exchange] first_groups = ", args.first_groups, ": must be from 0 to below ",
+                         at.local_experts, ", the local experts"));
 }
 
 }  // namespace
@@ -49,6 +52,7 @@ void plan_exchange(Exec& ex, const PlanExchange& args) {
   expect_like(args.groups.begin, {local}, DType::i32, "plan_exchange.groups.begin");
   expect_like(args.groups.rows, {local}, DType::i32, "plan_exchange.groups.rows");
   check_pulls(args.rows, ranks * rows, results, "plan_exchange.rows");
+  if (args.first_groups > 0) check_pulls(args.rest, ranks * rows, results, "plan_exchange.rest");
   check_pulls(args.pairs, pairs, results, "plan_exchange.pairs");
   expect_like(args.places, {own * args.ranks.slices, 2}, DType::i32, "plan_exchange.places");
   expect_like(args.row_begin, {rows + 1}, DType::i32, "plan_exchange.row_begin");
@@ -57,17 +61,20 @@ void plan_exchange(Exec& ex, const PlanExchange& args) {
     if (size >= std::numeric_limits<std::int32_t>::max())
       throw ShapeError(str("[plan_exchange] ", size, " rows: must be below 2^31 - 1, as lists hold i32"));
   }
-  const Tensor scratch = ex.device() == Device::cpu ? ex.tensor({2, ranks, args.num_experts}, DType::i64)
-                                                    : ex.tensor({cuda::ExchangeScratch(args).numbers()}, DType::i32);
+  const bool on_cpu = ex.device() == Device::cpu;
+  const Tensor scratch = on_cpu ? ex.tensor({2, ranks, args.num_experts}, DType::i64)
+                                : ex.tensor({cuda::ExchangeScratch(args).numbers()}, DType::i32);
+  const Tensor row_of = on_cpu ? ex.tensor(args.experts.shape(), DType::i32) : Tensor();
   run_kernel(
       ex,
       {.name = "plan_exchange",
        .reads = {args.experts},
        .writes = {args.groups.begin, args.groups.rows, args.rows.counts, args.rows.sources, args.rows.begin,
-                  args.rows.wants, args.pairs.counts, args.pairs.sources, args.pairs.begin, args.pairs.wants,
-                  args.places, args.row_begin, args.pair_begin},
+                  args.rows.wants, args.rest.counts, args.rest.sources, args.rest.begin, args.rest.wants,
+                  args.pairs.counts, args.pairs.sources, args.pairs.begin, args.pairs.wants, args.places,
+                  args.row_begin, args.pair_begin, row_of},
        .scratch = scratch},
-      [args, scratch] { cpu::plan_exchange(args, scratch); },
+      [args, scratch, row_of] { cpu::plan_exchange(args, scratch, row_of); },
       [args, scratch](auto&, auto stream) { cuda::plan_exchange(stream, args, scratch); });
 }
 

@@ -17,10 +17,11 @@ struct PullTables {
 /// local_experts. There the rows of an expert are a group, ordered by (source rank, row, choice). The same pair (t, k)
 /// of a rank has the same place on every rank with a slice of its expert.
 struct PlanExchange {
-  Tensor experts;     // in   [R, n, K] i32: of rank r's row t; -1: no expert
-  GroupRows groups;   // out  of the local experts
-  PullTables rows;    // out  P = R n: each row once, wanted by a row of each local expert that it chose
-  PullTables pairs;   // out  P = A: each pair (t, k) once, as row t K + k of a column [n K, 1]
+  Tensor experts;        // in   [R, n, K] i32: of rank r's row t; -1: no expert
+  GroupRows groups;      // out  of the local experts
+  PullTables rows;       // out  P = R n: each row once, wanted by a row of each local expert that it chose
+  PullTables rest = {};  // out  with first_groups: P, M as of `rows`
+  PullTables pairs;   // out  P = A: each pair (t, k) once, as row t K + k of a column [n K, 1]; those of `rows` first
   Tensor places;      // out  [n K P, 2] i32: where the result of slice s of choice k of row t is, at (t K + k) P + s;
                       //      (-1, -1): nowhere
   Tensor row_begin;   // out  [n + 1] i32: the first place of each row
@@ -32,6 +33,9 @@ struct PlanExchange {
   /// no place, rows without a pair become zeros.
   Index rows_of_each = 0;
   Index most_pairs = 0;  ///< that come to one rank: the choices fit this (limit_rows); 0: any
+  /// 0: `rows` has all. Otherwise only the rows that one of the first `first_groups` local experts wants, for all that
+  /// want them, and the rows without a pair. `rest` has the others. Below local_experts.
+  Index first_groups = 0;
 };
 /// The most pairs A that come to one rank, and the rows M = capacity_of_groups(A, local_experts, alignment).
 Index pairs_to_receive(const PlanExchange& args);

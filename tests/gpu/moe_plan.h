@@ -56,6 +56,10 @@ void expect_peers_have_the_bits_of_all_to_all(const MoeGrid& grid, const Run& ru
       EXPECT_EQ(got->norms, want->norms);
       EXPECT_EQ(got->evaluated, want->evaluated);
       EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
+      plan.model.moe.overlap = true;
+      const auto in_parts = run(plan);
+      EXPECT_EQ(in_parts->losses, want->losses);
+      EXPECT_EQ(in_parts->parameters.tensors(), want->parameters.tensors());
     }
   }
 }

@@ -104,7 +104,9 @@ class RankLayer {
       pass_ = echo_->make_pass();
       pass_->take_host_memory(Device::cpu);
     }
-    const DispatchSizes sizes{.num_experts = columns, .top_k = routing.top_k};
+    DispatchSizes sizes{.num_experts = columns, .top_k = routing.top_k};
+    const Index own = routing.experts / parallel_.ep().size();
+    sizes.first_groups = run.echo.slots > 0 ? own / 2 : 0;  // clones and later rows at once, against a plain layer
     if (run.dispatcher == ExpertDispatcher::all_to_all) {
       const HostCopies copies{MoePoint::before_permutation_1, MoePoint::before_ep_alltoall};
       dispatcher_ = std::make_unique<AllToAllDispatcher>(parallel_, sizes, copies);
@@ -140,16 +142,17 @@ class RankLayer {
     dispatcher_->preprocess(ex, routed, *saved_);
     dispatcher_->permute(ex, x, *saved_);
     if (echo_) echo_->start_weights(ex, *pass_);
-    const ExpertRows rows = dispatcher_->dispatch(ex, *saved_);
-    dispatcher_->return_rows(ex, experts_->forward(ex, rows, of_experts_), *saved_);
+    LaterRows later, later_grads;
+    const ExpertRows rows = dispatcher_->dispatch(ex, *saved_, later);
+    dispatcher_->return_rows(ex, experts_->forward(ex, rows, of_experts_, later), *saved_);
     dispatcher_->combine(ex, weights, y, *saved_);
     if (echo_) echo_->start_weights_again(ex, *pass_);
     dispatcher_->combine_backward(ex, dy, weights, *saved_);
-    const RowGrads d_rows = dispatcher_->return_rows_backward(ex, *saved_);
+    const RowGrads d_rows = dispatcher_->return_rows_backward(ex, *saved_, later_grads);
     const Tensor in = dispatcher_->dispatched(ex, x, *saved_);
     const SourceGrads sources{dx, d_weights};
     InFlight in_flight = dispatcher_->dispatch_backward(
-        ex, experts_->backward(ex, in, d_rows, weight_grads, of_experts_), sources, *saved_);
+        ex, experts_->backward(ex, in, d_rows, weight_grads, of_experts_, later_grads), sources, *saved_);
     experts_->add_last_weight_grads(ex, in, weight_grads, of_experts_);
     in_flight.wait(ex);
     dispatcher_->permute_backward(ex, sources, *saved_);

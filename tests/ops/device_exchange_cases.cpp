@@ -40,19 +40,22 @@ std::vector<std::int32_t> choices_of(const ExchangeSizes& x, Choosing choosing) 
 /// A plan's lists on both sides, all numbers 77.
 class PlanTwins {
  public:
-  PlanTwins(Twins& twins, const ExchangeSizes& x, const std::vector<std::int32_t>& chosen, Index alignment, Index each)
+  PlanTwins(Twins& twins, const ExchangeSizes& x, const std::vector<std::int32_t>& chosen, Index alignment, Index each,
+            Index first_groups)
       : twins_(twins) {
     const Index local = x.at.local_experts, own = x.rows * x.top_k;
     plan_.experts = Tensor(nullptr, {x.ranks, x.rows, x.top_k}, DType::i32);
     plan_.ranks = x.at;
     plan_.num_experts = x.num_experts;
     plan_.rows_of_each = each;
+    plan_.first_groups = first_groups;
     const Index pairs = pairs_to_receive(plan_), results = capacity_of_groups(pairs, local, alignment);
     experts_ = twins.bytes_of(chosen.data(), plan_.experts.shape(), DType::i32);
     plan_.groups.alignment = alignment;
-    for (const Shape& shape : {Shape{local}, Shape{local}, Shape{2}, Shape{x.ranks * x.rows, 2},
-                               Shape{x.ranks * x.rows + 1}, Shape{results}, Shape{2}, Shape{pairs, 2}, Shape{pairs + 1},
-                               Shape{results}, Shape{own * x.at.slices, 2}, Shape{x.rows + 1}, Shape{own + 1}}) {
+    for (const Shape& shape :
+         {Shape{local}, Shape{local}, Shape{2}, Shape{x.ranks * x.rows, 2}, Shape{x.ranks * x.rows + 1}, Shape{results},
+          Shape{2}, Shape{x.ranks * x.rows, 2}, Shape{x.ranks * x.rows + 1}, Shape{results}, Shape{2}, Shape{pairs, 2},
+          Shape{pairs + 1}, Shape{results}, Shape{own * x.at.slices, 2}, Shape{x.rows + 1}, Shape{own + 1}}) {
       const std::vector<std::int32_t> nothing(static_cast<std::size_t>(shape.numel()), 77);
       lists_.push_back(twins.bytes_of(nothing.data(), shape, DType::i32));
     }
@@ -63,15 +66,17 @@ class PlanTwins {
     plan.experts = experts_.on(ex);
     plan.rank = rank;
     for (Tensor* to : {&plan.groups.begin, &plan.groups.rows, &plan.rows.counts, &plan.rows.sources, &plan.rows.begin,
-                       &plan.rows.wants, &plan.pairs.counts, &plan.pairs.sources, &plan.pairs.begin, &plan.pairs.wants,
-                       &plan.places, &plan.row_begin, &plan.pair_begin})
+                       &plan.rows.wants, &plan.rest.counts, &plan.rest.sources, &plan.rest.begin, &plan.rest.wants,
+                       &plan.pairs.counts, &plan.pairs.sources, &plan.pairs.begin, &plan.pairs.wants, &plan.places,
+                       &plan.row_begin, &plan.pair_begin})
       *to = (list++)->on(ex);
     return plan;
   }
   void expect_equal() const {
-    constexpr const char* kNames[] = {"groups.begin", "groups.rows",  "rows.counts",   "rows.sources", "rows.begin",
-                                      "rows.wants",   "pairs.counts", "pairs.sources", "pairs.begin",  "pairs.wants",
-                                      "places",       "row_begin",    "pair_begin"};
+    constexpr const char* kNames[] = {"groups.begin", "groups.rows",   "rows.counts",  "rows.sources", "rows.begin",
+                                      "rows.wants",   "rest.counts",   "rest.sources", "rest.begin",   "rest.wants",
+                                      "pairs.counts", "pairs.sources", "pairs.begin",  "pairs.wants",  "places",
+                                      "row_begin",    "pair_begin"};
     for (std::size_t i = 0; i < lists_.size(); ++i) {
       const std::span<const std::int32_t> want = lists_[i].oracle.span<std::int32_t>();
       std::vector<std::int32_t> got(want.size());
@@ -104,7 +109,8 @@ TEST_P(DeviceOps, RowExchanges) {
     for (const Choosing choosing : {Choosing::any, Choosing::some, Choosing::hot, Choosing::none}) {
       const std::vector<std::int32_t> chosen = choices_of(x, choosing);
       for (const auto& [alignment, each] : {std::pair<Index, Index>{1, 0}, {128, 0}, {1, 3}, {128, 3}, {1, 400}}) {
-        const PlanTwins plan(t(), x, chosen, alignment, each);
+        const Index first_groups = x.at.local_experts / 2;  // also 0
+        const PlanTwins plan(t(), x, chosen, alignment, each, each == 3 ? 0 : first_groups);
         for (const Index rank : {Index{0}, x.ranks - 1}) {
           SCOPED_TRACE(::testing::Message()
                        << "rank " << rank << " of " << x.ranks << ", " << x.rows << " rows, " << x.num_experts

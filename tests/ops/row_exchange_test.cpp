@@ -21,6 +21,7 @@ struct Exchange {
   Index ranks = 1, rows = 1, top_k = 1, num_experts = 1;
   ExpertRanks at;
   Index alignment = 1, rows_of_each = 0;
+  Index first_groups = 0;
 };
 
 /// The plan of one rank. Outputs start as -7.
@@ -39,7 +40,9 @@ struct RankPlan {
     plan.rank = rank;
     plan.rows_of_each = x.rows_of_each;
     const Index pairs = pairs_to_receive(plan), results = capacity_of_groups(pairs, x.at.local_experts, x.alignment);
-    plan.rows = {put({2}), put({x.ranks * x.rows, 2}), put({x.ranks * x.rows + 1}), put({results})};
+    plan.first_groups = x.first_groups;
+    for (PullTables* list : {&plan.rows, &plan.rest})
+      *list = {put({2}), put({x.ranks * x.rows, 2}), put({x.ranks * x.rows + 1}), put({results})};
     plan.pairs = {put({2}), put({pairs, 2}), put({pairs + 1}), put({results})};
     plan.places = put({x.rows * x.top_k * x.at.slices, 2});
     plan.row_begin = put({x.rows + 1});
@@ -70,6 +73,22 @@ struct RankPlan {
   PlanExchange plan;
 };
 
+/// All rows of the first groups and all zeros are in `rows`, which gets those of the rest. No row is in both.
+void expect_parts(const RankPlan& made, std::vector<std::array<std::int32_t, 2>>& rows) {
+  const auto rest = made.sources(made.plan.rest);
+  const std::int32_t begin = made.plan.groups.begin.data<std::int32_t>()[made.plan.first_groups];
+  std::set<std::array<std::int32_t, 2>> first;
+  for (const auto& source : rows) first.insert(source);
+  for (std::size_t row = 0; row < rest.size(); ++row) {
+    if (rest[row][0] == -7) continue;
+    EXPECT_EQ(rows[row][0], -7) << row;
+    EXPECT_GE(static_cast<std::int32_t>(row), begin) << "of the first groups";
+    EXPECT_GE(rest[row][0], 0) << "zeros come first";
+    EXPECT_FALSE(first.contains(rest[row])) << "a row crosses a link twice";
+    rows[row] = rest[row];
+  }
+}
+
 /// The rows of an expert by (source rank, row, choice), with zeros up to the next group.
 void expect_exchange(const Exchange& x, const Ids& experts) {
   const Index own = x.rows * x.top_k, local = x.at.local_experts;
@@ -81,7 +100,9 @@ void expect_exchange(const Exchange& x, const Ids& experts) {
   std::vector<Ids> places(static_cast<std::size_t>(x.ranks), Ids(static_cast<std::size_t>(2 * own * x.at.slices), -1));
   for (Index rank = 0; rank < x.ranks; ++rank) {
     const RankPlan& made = *plans[static_cast<std::size_t>(rank)];
-    const auto rows = made.sources(made.plan.rows), pairs = made.sources(made.plan.pairs);
+    const auto pairs = made.sources(made.plan.pairs);
+    auto rows = made.sources(made.plan.rows);
+    if (x.first_groups > 0) expect_parts(made, rows);
     std::vector<std::array<std::int32_t, 2>> right(pairs.size(), {-7, -7});
     Index end = 0, l = 0;
     for (Index expert = 0; expert < x.num_experts; ++expert) {
@@ -148,6 +169,8 @@ TEST(RowExchange, EveryRankPlansTheSameExchange) {
         SCOPED_TRACE(testing::Message() << x.ranks << " ranks, " << x.num_experts << " experts, " << x.at.slices
                                         << " slices, alignment " << alignment << ", each " << rows_of_each);
         expect_exchange(x, random_choices(x, ++seed));
+        for (x.first_groups = 1; x.first_groups < x.at.local_experts; ++x.first_groups)
+          expect_exchange(x, random_choices(x, ++seed));
       }
     }
   }
@@ -179,6 +202,8 @@ TEST(RowExchange, NamesWhatDoesNotFit) {
   EXPECT_EQ(error({0, 1, 3, 2}, [](PlanExchange& plan) { plan.num_experts = 3; }),
             "[plan_exchange] experts, local_experts, slices = 3, 2, 1: must be at least 1, and the second divide the "
             "first");
+  EXPECT_EQ(error({0, 1, 3, 2}, [](PlanExchange& plan) { plan.first_groups = 2; }),
+            "[plan_exchange] first_groups = 2: must be from 0 to below 2, the local experts");
   EXPECT_EQ(error({0, 1, 3, 2}, [](PlanExchange& plan) { plan.pairs.wants = plan.row_begin; }),
             "[plan_exchange.pairs.wants] shape = [3]: must be [4]");
 }

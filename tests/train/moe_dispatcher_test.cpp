@@ -55,12 +55,17 @@ TEST_P(MoeDispatchers, GiveTheSameBits) {
   for (const MoeGrid& grid : dispatcher_grids()) {
     precision = precision == "bf16" ? "fp64" : "bf16";
     SCOPED_TRACE(grid.name() + " " + precision);
-    const config::RunConfig recipe = moe_config(grid, model, precision);
+    config::RunConfig recipe = moe_config(grid, model, precision);
     RunRecord want, got;
     run_with(recipe, "all_to_all", model, want);
     run_with(recipe, "peer", model, got);
     EXPECT_EQ(want.losses.size(), 20u);
     expect_same_bits(got, want);
+    if (grid.ranks == 8 && grid.tp == 1) continue;  // an expert a rank, or two slices: nothing to come later
+    RunRecord in_parts;
+    recipe.moe.overlap = true;
+    run_with(recipe, "peer", model, in_parts);
+    expect_same_bits(in_parts, want);
   }
 }
 
@@ -111,7 +116,9 @@ TEST(MoeDispatcher, FetchedRowsHaveTheBitsOfKeptOnesAndTakeLess) {
         for (const support::RecomputeWay& way : ways_of_fetching()) {
           SCOPED_TRACE(str(grid.name(), " ", capacity, " ", dispatcher, " ", way.name));
           RunRecord got;
+          recipe.moe.overlap = way.config.has(nn::RecomputeModule::mlp);
           run_with(recipe, dispatcher, plain_model(), got, way.config);
+          recipe.moe.overlap = false;
           expect_same_bits(got, want);
           const Index rows = planned_rows(recipe, way.config);
           EXPECT_LT(rows, less_than);

@@ -138,7 +138,7 @@ void AllToAllDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& s
   kept.sent = permuted(ex, x, kept.pair_of, choices(), kept.row_of);
 }
 
-ExpertRows AllToAllDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
+ExpertRows AllToAllDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows&) const {
   Saved& kept = own(saved);
   reach(ex, MoePoint::before_ep_alltoall, kept);
   kept.rows = to_experts(ex, kept.sent, kept);
@@ -182,7 +182,7 @@ void AllToAllDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tens
   kept.grads = permuted_grads(ex, dy, weights_of_slices(ex, weights, ranks_.slices), kept.pair_of, kept.row_of);
 }
 
-RowGrads AllToAllDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const {
+RowGrads AllToAllDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved, LaterRows&) const {
   const Saved& kept = own(saved);
   return {to_experts(ex, kept.grads.rows, kept), to_experts(ex, kept.grads.weights, kept)};
 }

@@ -41,11 +41,11 @@ class AllToAllDispatcher final : public Dispatcher {
   void preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const override;
   void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
   /// When it returns the host knows all sizes.
-  ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved) const override;
+  ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
   void return_rows(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const override;
   void combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const override;
   void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const override;
-  RowGrads return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const override;
+  RowGrads return_rows_backward(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
   Tensor dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
   InFlight dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,
                              Dispatcher::Saved& saved) const override;

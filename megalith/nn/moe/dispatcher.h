@@ -23,6 +23,12 @@ struct RowGrads {
   Tensor weights;  ///< [M, 1] f32 (f64)
 };
 
+/// Rows of the groups from `first` on, which may still be on their way. Wait before their first use. 0: all are here.
+struct LaterRows {
+  Index first = 0;
+  InFlight in_flight = {};
+};
+
 /// The gradients of permute()'s x and of combine()'s weights.
 struct SourceGrads {
   Tensor x;        ///< [n, H]
@@ -53,8 +59,8 @@ class Dispatcher {
   virtual void preprocess(Exec& ex, const RoutedPairs& routed, Saved& saved) const = 0;
   /// x [n, H] to rows in the order of their destinations.
   virtual void permute(Exec& ex, const Tensor& x, Saved& saved) const = 0;
-  /// Those to the rows of this rank's experts.
-  virtual ExpertRows dispatch(Exec& ex, Saved& saved) const = 0;
+  /// Those to the rows of this rank's experts. Wait for `later` before the rows of its groups are used.
+  virtual ExpertRows dispatch(Exec& ex, Saved& saved, LaterRows& later) const = 0;
   /// The experts' results [M, H] back to where their rows came from.
   virtual void return_rows(Exec& ex, const Tensor& rows, Saved& saved) const = 0;
   /// y [n, H] = sum over a row's experts of weights [n, K] times what they returned, in the order of choices, in f32
@@ -63,8 +69,8 @@ class Dispatcher {
 
   /// dy [n, H] and weights [n, K] of combine() to rows in the order of their destinations. dy is not scaled.
   virtual void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Saved& saved) const = 0;
-  /// Those to the rows of this rank's experts.
-  virtual RowGrads return_rows_backward(Exec& ex, Saved& saved) const = 0;
+  /// Those to the rows of this rank's experts. Weights are here, of other rows `later` as above.
+  virtual RowGrads return_rows_backward(Exec& ex, Saved& saved, LaterRows& later) const = 0;
   /// dispatch()'s rows, for backward: kept, or brought once more (BackwardRows). x: that of permute().
   virtual Tensor dispatched(Exec& ex, const Tensor& x, Saved& saved) const = 0;
   /// The experts' gradients to where their rows came from. Wait for the result before permute_backward(). `sources`:
@@ -99,6 +105,7 @@ struct DispatchSizes {
   Index alignment = 1;  ///< ops::GroupRows
   BackwardRows backward_rows = BackwardRows::kept;
   RankCapacity rank_capacity = {};  ///< where dispatchers limit rows
+  Index first_groups = 0;           ///< experts of a rank whose rows come first; 0: all at once
   bool pads() const { return run > 0; }
   /// Rows that every expert gets of `rows` rows; 0: as many as chose it.
   Index padded(Index rows, Mode mode) const { return pads() && mode == Mode::train ? rows / run * capacity : 0; }

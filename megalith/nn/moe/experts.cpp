@@ -93,26 +93,44 @@ void Experts::for_own_and_clones(Exec& ex, ExpertMatrix matrix, const Saved& sav
   run(weights_in(saved.clones->weights(ex, matrix), of_clones), groups_from(saved.groups, local, of_clones));
 }
 
-Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const {
+template <class Run>
+void Experts::for_groups_that_arrive(Exec& ex, ExpertMatrix matrix, const Saved& saved, const ExpertRange& range,
+                                     LaterRows& later, const Run& run) const {
+  ExpertRange rest = range;
+  if (later.first > 0) {
+    const ExpertRange first{0, later.first};
+    run(weights_in(param(matrix).value, first), groups_in(saved.groups, first), ops::SmMargin::communication);
+    rest = {first.count, range.count - first.count};
+    later.in_flight.wait(ex);
+  }
+  for_own_and_clones(ex, matrix, saved, rest,
+                     [&](const Tensor& w, const ops::GroupRows& groups) { run(w, groups, ops::SmMargin::none); });
+}
+
+Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range,
+                        LaterRows& later) const {
   const Index rows = in.rows.dim(0), units = weights(ExpertMatrix::down).dim(2);
   const DType dtype = in.rows.dtype();
   saved.groups = in.groups;
   saved.up = ex.tensor({rows, weights(ExpertMatrix::up).dim(1)}, dtype);
   const Tensor h = ex.tensor({rows, units}, dtype), y = ex.tensor({rows, in.rows.dim(1)}, dtype);
-  for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
-    ops::grouped_matmul_activated(ex, {.x = in.rows, .w = w, .z = saved.up, .h = h, .groups = groups});
-  });
+  for_groups_that_arrive(ex, ExpertMatrix::up, saved, range, later,
+                         [&](const Tensor& w, const ops::GroupRows& groups, ops::SmMargin margin) {
+                           ops::grouped_matmul_activated(
+                               ex,
+                               {.x = in.rows, .w = w, .z = saved.up, .h = h, .groups = groups, .sm_margin = margin});
+                         });
   for_own_and_clones(ex, ExpertMatrix::down, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
     ops::grouped_matmul(ex, {.x = h, .w = w, .y = y, .groups = groups});
   });
   return y;
 }
 
-RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads,
-                           Saved& saved) const {
+RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+                           LaterRows& later) const {
   const ExpertRange range = all(saved.groups);
   if (recomputes_first_gemm_) recompute_first_gemm(ex, in, saved, range);
-  return gradients(ex, in, dy, weight_grads, saved, range);
+  return gradients(ex, in, dy, weight_grads, saved, range, later);
 }
 
 void Experts::add_last_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved) const {
@@ -124,7 +142,8 @@ void Experts::add_last_weight_grads(Exec& ex, const Tensor& in, ops::Write weigh
 RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                                  const ExpertRange& range) const {
   recompute_first_gemm(ex, in, saved, range);
-  const RowGrads dx = gradients(ex, in, dy, weight_grads, saved, range);
+  LaterRows none;
+  const RowGrads dx = gradients(ex, in, dy, weight_grads, saved, range, none);
   add_weight_grads(ex, ExpertMatrix::up, {.dy = saved.up, .x = in, .write = weight_grads}, saved, range);
   return dx;
 }
@@ -144,20 +163,22 @@ void Experts::sum_grad_squares(Exec& ex, ops::Write weight_grads, const Saved& s
 }
 
 RowGrads Experts::gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
-                            const ExpertRange& range) const {
+                            const ExpertRange& range, LaterRows& later) const {
   const Tensor &z = saved.up, &d_up = saved.up;  // in its place
   const Tensor weighted = ex.tensor({in.dim(0), weights(ExpertMatrix::down).dim(2)}, in.dtype());
   const RowGrads dx{ex.tensor_like(in), ex.tensor_like(dy.weights)};
-  for_own_and_clones(ex, ExpertMatrix::down, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
-    ops::grouped_matmul_activated_input_grad(ex, {.dy = dy.rows,
-                                                  .w = w,
-                                                  .z = z,
-                                                  .p = dy.weights,
-                                                  .dz = d_up,
-                                                  .ph = weighted,
-                                                  .dp = dx.weights,
-                                                  .groups = groups});
-  });
+  for_groups_that_arrive(ex, ExpertMatrix::down, saved, range, later,
+                         [&](const Tensor& w, const ops::GroupRows& groups, ops::SmMargin margin) {
+                           ops::grouped_matmul_activated_input_grad(ex, {.dy = dy.rows,
+                                                                         .w = w,
+                                                                         .z = z,
+                                                                         .p = dy.weights,
+                                                                         .dz = d_up,
+                                                                         .ph = weighted,
+                                                                         .dp = dx.weights,
+                                                                         .groups = groups,
+                                                                         .sm_margin = margin});
+                         });
   add_weight_grads(ex, ExpertMatrix::down, {.dy = dy.rows, .x = weighted, .write = weight_grads}, saved, range);
   for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
     ops::grouped_matmul_input_grad(ex, {.dy = d_up, .w = w, .dx = dx.rows, .groups = groups});

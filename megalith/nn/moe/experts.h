@@ -51,13 +51,21 @@ class Experts {
                       const StreamSpec& stream, const ExpertParallel& experts);
   Experts(const std::string& name, const SublayerOptions& options, ParamSet& params);
 
-  /// in.rows -> the results [M, H] of this rank's slices, not weighted.
-  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved) const { return forward(ex, in, saved, all(in.groups)); }
+  /// in.rows -> the results [M, H] of this rank's slices, not weighted. Waits for later rows when the first product of
+  /// the groups before them runs.
+  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved, LaterRows& later) const {
+    return forward(ex, in, saved, all(in.groups), later);
+  }
   /// For the rows of these groups only.
-  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const;
+  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const {
+    LaterRows none;
+    return forward(ex, in, saved, range, none);
+  }
   /// dy: the gradient of the weighted results' sums, unweighted. Adds to the weights' gradients, but for
   /// add_last_weight_grads(). Returns the gradients of in.rows, and of this rank's slices those of the weights of rows.
-  RowGrads backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved) const;
+  /// Waits for later rows of dy.rows as forward() does.
+  RowGrads backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+                    LaterRows& later) const;
   /// Those of the first product's weights, which backward() leaves out: the gradients of rows may leave before.
   void add_last_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved) const;
   /// Both for the rows of these groups only. `up` was not kept; saved.groups are those of `in`.
@@ -72,9 +80,10 @@ class Experts {
 
  private:
   static ExpertRange all(const ops::GroupRows& groups) { return {0, groups.count()}; }
+  Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range, LaterRows& later) const;
   /// From saved.up, which its gradient takes the place of.
   RowGrads gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
-                     const ExpertRange& range) const;
+                     const ExpertRange& range, LaterRows& later) const;
   void recompute_first_gemm(Exec& ex, const Tensor& in, Saved& saved, const ExpertRange& range) const;
   /// The factors of weight gradients, and how those of this rank's experts are written.
   struct RowFactors {
@@ -86,6 +95,11 @@ class Experts {
   template <class Run>
   void for_own_and_clones(Exec& ex, ExpertMatrix matrix, const Saved& saved, const ExpertRange& range,
                           const Run& run) const;
+  /// The same with run(weights, groups, SM margin): first for the groups before `later`, beside whose products the
+  /// other rows arrive.
+  template <class Run>
+  void for_groups_that_arrive(Exec& ex, ExpertMatrix matrix, const Saved& saved, const ExpertRange& range,
+                              LaterRows& later, const Run& run) const;
   void add_weight_grads(Exec& ex, ExpertMatrix matrix, const RowFactors& rows, const Saved& saved,
                         const ExpertRange& range) const;
   const Param& param(ExpertMatrix matrix) const { return matrix == ExpertMatrix::up ? up_ : down_; }

@@ -48,7 +48,7 @@ void LocalDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& save
   kept.rows = permuted(ex, x, kept.pair_of, sizes_.top_k, kept.row_of);
 }
 
-ExpertRows LocalDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
+ExpertRows LocalDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows&) const {
   Saved& kept = local(saved);
   reach(ex, MoePoint::before_ep_alltoall, kept);
   reach(ex, MoePoint::before_permutation_2, kept);
@@ -71,7 +71,9 @@ void LocalDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor&
   kept.grads = permuted_grads(ex, dy, weights, kept.pair_of, kept.row_of);
 }
 
-RowGrads LocalDispatcher::return_rows_backward(Exec&, Dispatcher::Saved& saved) const { return local(saved).grads; }
+RowGrads LocalDispatcher::return_rows_backward(Exec&, Dispatcher::Saved& saved, LaterRows&) const {
+  return local(saved).grads;
+}
 
 Tensor LocalDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   const Saved& kept = local(saved);

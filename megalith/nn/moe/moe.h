@@ -29,6 +29,7 @@ struct MoeState : Sublayer::Saved {
   std::unique_ptr<EchoPass> echo;   ///< with ECHO
   const MoeState* first = nullptr;  ///< the results that this one recomputes
   ExpertRows rows;                  ///< of this rank's experts
+  LaterRows later;                  ///< of `rows`, between the stages dispatch and experts
   Experts::Saved experts;
   SharedExperts::Saved shared;
   Tensor y, dy;           ///< [O, H]

@@ -70,6 +70,7 @@ struct MoeConfig {
   ExpertDispatcher dispatcher = ExpertDispatcher::automatic;
   RankCapacity rank_capacity_factor = {};  ///< of ranks that read each other's rows, in training
   RowOverflow overflow = RowOverflow::rerun;
+  bool overlap = false;  ///< rows of some experts of a rank travel beside the GEMMs of others, where ranks read rows
   EchoConfig echo = {};
   std::string replay = {};     ///< a file of decisions that routers repeat; empty: none
   bool force_balance = false;  ///< the same number of tokens to every expert, whatever their scores

@@ -40,10 +40,12 @@ void PeerDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher:
   plan.rank = group.rank();
   plan.rows_of_each = sizes_.padded(rows, routed.mode);
   plan.most_pairs = sizes_.rank_rows(pairs * slices(), routed.mode);
+  plan.first_groups = sizes_.first_groups;
   const Index arrive = ops::pairs_to_receive(plan);
   if (plan.most_pairs > 0) limit_rows(ex, routed, plan);
   const Index results = ops::capacity_of_groups(arrive, local, sizes_.alignment);
   plan.rows = make_pulls(ex, group.size() * rows, results);
+  if (plan.first_groups > 0) plan.rest = make_pulls(ex, group.size() * rows, results);
   plan.pairs = make_pulls(ex, arrive, results);
   plan.places = ex.tensor({pairs * slices(), 2}, DType::i32);
   plan.row_begin = ex.tensor({rows + 1}, DType::i32);
@@ -74,12 +76,20 @@ void PeerDispatcher::limit_rows(Exec& ex, const RoutedPairs& routed, const ops::
                        .rank = experts_.counts_rows() ? plan.rank : -1});
 }
 
-Tensor PeerDispatcher::pulled(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls) const {
-  const Tensor rows = ex.tensor({pulls.wants.dim(0), of_sources.dim(1)}, of_sources.dtype());
-  comm::gather_rows(ex, experts_.dispatch(), of_sources,
-                    {.counts = pulls.counts, .sources = pulls.sources, .begin = pulls.begin, .wants = pulls.wants},
-                    rows)
-      .wait(ex);
+comm::Pending PeerDispatcher::pull(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls,
+                                   const Tensor& rows) const {
+  return comm::gather_rows(
+      ex, experts_.dispatch(), of_sources,
+      {.counts = pulls.counts, .sources = pulls.sources, .begin = pulls.begin, .wants = pulls.wants}, rows);
+}
+
+Tensor PeerDispatcher::pull_rows(Exec& ex, const Tensor& of_sources, const ops::PlanExchange& plan,
+                                 LaterRows& later) const {
+  const Tensor rows = ex.tensor({plan.rows.wants.dim(0), of_sources.dim(1)}, of_sources.dtype());
+  comm::Pending first = pull(ex, of_sources, plan.rows, rows);
+  later.first = plan.first_groups;
+  if (later.first > 0) later.in_flight.add(pull(ex, of_sources, plan.rest, rows));
+  first.wait(ex);
   return rows;
 }
 
@@ -93,11 +103,11 @@ void PeerDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved
   peer(saved).x = x;
 }
 
-ExpertRows PeerDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved) const {
+ExpertRows PeerDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const {
   Saved& kept = peer(saved);
   for (const MoePoint point : {MoePoint::before_ep_alltoall, MoePoint::before_permutation_2, MoePoint::before_finish})
     reach(ex, point, kept);
-  kept.rows = pulled(ex, kept.x, kept.plan.rows);
+  kept.rows = pull_rows(ex, kept.x, kept.plan, later);
   return {kept.rows, kept.plan.groups};
 }
 
@@ -121,14 +131,23 @@ void PeerDispatcher::combine_backward(Exec&, const Tensor& dy, const Tensor& wei
   kept.weights = weights;
 }
 
-RowGrads PeerDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const {
+RowGrads PeerDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const {
   const Saved& kept = peer(saved);
-  return {pulled(ex, kept.dy, kept.plan.rows), pulled(ex, as_column(kept.weights), kept.plan.pairs)};
+  const Tensor of_pairs = as_column(kept.weights);
+  const Tensor weights = ex.tensor({kept.plan.pairs.wants.dim(0), 1}, of_pairs.dtype());
+  comm::Pending arriving = pull(ex, of_pairs, kept.plan.pairs, weights);
+  const RowGrads grads{pull_rows(ex, kept.dy, kept.plan, later), weights};
+  arriving.wait(ex);
+  return grads;
 }
 
 Tensor PeerDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   const Saved& kept = peer(saved);
-  return sizes_.backward_rows == BackwardRows::fetched ? pulled(ex, x, kept.plan.rows) : kept.rows;
+  if (sizes_.backward_rows == BackwardRows::kept) return kept.rows;
+  LaterRows later;
+  const Tensor rows = pull_rows(ex, x, kept.plan, later);
+  later.in_flight.wait(ex);
+  return rows;
 }
 
 InFlight PeerDispatcher::dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,

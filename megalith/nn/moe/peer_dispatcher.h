@@ -16,8 +16,9 @@ namespace megalith::nn {
 /// Communication, per pass: an all-gather of choices (4 n K bytes of each rank), a gather_rows of at most R n rows of
 /// H, and a gather_sum_rows of n K P rows. Backward has the same two, and two of one number for each pair. Memory per
 /// microbatch in flight: the rows that arrive, as many as the ranks' budget (RankCapacity), and lists. With
-/// BackwardRows::fetched backward has one more gather_rows of H, and rows are not kept. Source:
-/// Hybrid-EP of Megatron-LM, which computes static offsets from gathered routing maps.
+/// BackwardRows::fetched backward has one more gather_rows of H, and rows are not kept. With
+/// DispatchSizes::first_groups rows come by two gather_rows, and each row still crosses a link once. Source: Hybrid-EP
+/// of Megatron-LM, which computes static offsets from gathered routing maps.
 class PeerDispatcher final : public Dispatcher {
  public:
   struct Saved : Dispatcher::Saved {
@@ -36,11 +37,11 @@ class PeerDispatcher final : public Dispatcher {
 
   void preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const override;
   void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
-  ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved) const override;
+  ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
   void return_rows(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const override;
   void combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const override;
   void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const override;
-  RowGrads return_rows_backward(Exec& ex, Dispatcher::Saved& saved) const override;
+  RowGrads return_rows_backward(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
   Tensor dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
   InFlight dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,
                              Dispatcher::Saved& saved) const override;
@@ -52,8 +53,10 @@ class PeerDispatcher final : public Dispatcher {
   void reach(Exec& ex, MoePoint point, Saved& kept) const;
   /// Takes away the pairs that have no room at their experts' ranks, from the choices of all.
   void limit_rows(Exec& ex, const RoutedPairs& routed, const ops::PlanExchange& plan) const;
-  /// `of_sources` [N, W] of all ranks to the rows of the experts here [M, W].
-  Tensor pulled(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls) const;
+  /// `of_sources` [N, W] of all ranks to rows of the experts here [M, W].
+  comm::Pending pull(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls, const Tensor& rows) const;
+  /// Those that all wait for, and those of later groups, which may still be on their way.
+  Tensor pull_rows(Exec& ex, const Tensor& of_sources, const ops::PlanExchange& plan, LaterRows& later) const;
   /// Sums of `of_experts` [M, W] of all ranks at this rank's places.
   comm::Pending sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums, const Tensor& out,
                            comm::Priority priority) const;

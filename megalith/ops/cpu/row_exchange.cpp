@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -127,28 +128,60 @@ void fill_places(const PlanExchange& args, Index pair, Index expert, Index row) 
   }
 }
 
+/// Lists the rows of all ranks of which `takes` is true: takes(where a row is wanted).
+template <class Takes>
+void list_pulls(const PlanExchange& args, std::span<const std::int32_t> row_here, const Takes& takes, Pulls& rows,
+                Pulls& pairs) {
+  const Index of_rank = args.experts.dim(1), top_k = args.experts.dim(2);
+  for (Index row = 0; row < args.experts.dim(0) * of_rank; ++row) {
+    const auto wanted = row_here.subspan(static_cast<std::size_t>(row * top_k), static_cast<std::size_t>(top_k));
+    if (!takes(wanted)) continue;
+    for (Index k = 0; k < top_k; ++k) {
+      const Index result = wanted[static_cast<std::size_t>(k)];
+      if (result < 0) continue;
+      rows.want(row / of_rank, row % of_rank, result);
+      pairs.want(row / of_rank, row % of_rank * top_k + k, result);
+    }
+  }
+}
+
 }  // namespace
 
 /// By one thread, as build_rows().
-void plan_exchange(const PlanExchange& args, const Tensor& first) {
+void plan_exchange(const PlanExchange& args, const Tensor& first, const Tensor& row_of) {
   const Index rows = args.experts.dim(1), top_k = args.experts.dim(2), own = rows * top_k;
   const auto* expert_of = args.experts.data<std::int32_t>();
+  const std::span<std::int32_t> row_here = row_of.span<std::int32_t>();
   ExchangeLayout layout(args, first);
-  Pulls pulls(args.rows), pairs(args.pairs);
   for (Index at = 0; at < args.experts.numel(); ++at) {
-    const Index rank = at / own, pair = at % own, expert = expert_of[at];
+    const Index rank = at / own, expert = expert_of[at];
     const Index row = expert < 0 ? -1 : layout.take(rank, expert);
-    if (row >= 0 && layout.is_here(expert)) {
-      pulls.want(rank, pair / top_k, row);
-      pairs.want(rank, pair, row);
-    }
-    if (rank == args.rank) fill_places(args, pair, expert, row);
+    row_here[static_cast<std::size_t>(at)] = static_cast<std::int32_t>(row >= 0 && layout.is_here(expert) ? row : -1);
+    if (rank == args.rank) fill_places(args, at % own, expert, row);
   }
-  for (Pulls* each : {&pulls, &pairs}) {
-    each->end_pulls();
-    layout.for_empty_rows([&](Index begin, Index end) { each->zero(begin, end); });
-    each->close();
+  Pulls pulls(args.rows), pairs(args.pairs);
+  const auto close = [&](Pulls& list) {
+    list.end_pulls();
+    layout.for_empty_rows([&](Index begin, Index end) { list.zero(begin, end); });
+    list.close();
+  };
+  if (args.first_groups == 0) {
+    list_pulls(
+        args, row_here, [](auto) { return true; }, pulls, pairs);
+  } else {
+    const std::int32_t end_of_first = args.groups.begin.data<std::int32_t>()[args.first_groups];
+    const auto is_first = [&](std::span<const std::int32_t> wanted) {
+      return std::ranges::any_of(wanted, [&](std::int32_t row) { return row >= 0 && row < end_of_first; });
+    };
+    Pulls rest(args.rest);
+    list_pulls(args, row_here, is_first, pulls, pairs);
+    list_pulls(
+        args, row_here, [&](auto wanted) { return !is_first(wanted); }, rest, pairs);
+    rest.end_pulls();
+    rest.close();
   }
+  close(pulls);
+  close(pairs);
   auto *row_begin = args.row_begin.data<std::int32_t>(), *pair_begin = args.pair_begin.data<std::int32_t>();
   for (Index row = 0; row <= rows; ++row) row_begin[row] = static_cast<std::int32_t>(row * top_k * args.ranks.slices);
   for (Index pair = 0; pair <= own; ++pair) pair_begin[pair] = static_cast<std::int32_t>(pair * args.ranks.slices);

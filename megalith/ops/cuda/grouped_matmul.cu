@@ -171,7 +171,7 @@ bool grouped_kernel(Exec& ex, Stream stream, const GroupedActivated& args) {
   return grouped_product(
       ex, stream,
       TiledUp{.x = args.x, .w = args.w, .z = args.z, .h = args.h, .activation = activation_of(args.z, args.h)},
-      tile_groups(args.groups), kNoMargin);
+      tile_groups(args.groups), margin_of(ex, args.sm_margin));
 }
 
 bool grouped_kernel(Exec& ex, Stream stream, const GroupedActivatedInputGrad& args, const Tensor& parts) {
@@ -186,7 +186,7 @@ bool grouped_kernel(Exec& ex, Stream stream, const GroupedActivatedInputGrad& ar
                                             .dp = args.dp,
                                             .parts = parts,
                                             .activation = activation_of(args.z, args.ph)},
-                         tile_groups(args.groups), kNoMargin);
+                         tile_groups(args.groups), margin_of(ex, args.sm_margin));
 }
 
 void activate_groups(Stream stream, const GroupedActivated& args) {

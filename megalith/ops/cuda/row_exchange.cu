@@ -3,12 +3,14 @@
 #include "megalith/ops/row_exchange_kernels.h"
 
 // A stable counting sort of the pairs of all ranks by (rank, expert), as build_rows() makes one, then a compaction of
-// those whose experts are here. Six launches, whatever the choices are. No result follows from the order of threads.
+// those whose experts are here. Six launches, whatever the choices are, eight for two lists of rows (first_groups). No
+// result follows from the order of threads.
 //   1, 2. count_parts().
 //   3. lay_out: one block, a thread an expert: first rows, the groups here, the ranges of rows without a pair.
 //   4. place_pairs: a warp goes through its part once more, 32 pairs at a time, and gives each its row.
 //   5. sum_rows_here: a thread counts the pairs of a row that come here, a block adds them up.
 //   6. write_pulls: the same threads write the lists at the sums over all rows before.
+//   7, 8. The last two again for the rows that the first experts do not want.
 // Reads the choices twice and writes 4 bytes of scratch for each pair. Not measured yet.
 
 namespace megalith::ops::cuda {
@@ -36,19 +38,22 @@ struct Pulls {
   std::int32_t *begin, *wants;
 };
 
+/// Which rows a list has: all, those that one of the first experts wants, or the others.
+enum class Listed : int { all, first, rest };
+
 /// A plan and its scratch (ExchangeScratch).
 struct Exchange {
   CountedPairs choices;  // choices.totals become first rows
-  PairsAndRows* totals;
+  PairsAndRows *totals, *rest_totals;
   int* here;
   EmptyRange* empty;
   int* row_of;
   std::int32_t *group_begin, *group_rows;
-  Pulls rows, pairs;
+  Pulls rows, rest, pairs;
   int2* places;
   std::int32_t *row_begin, *pair_begin;
   ExpertRanks at;
-  int ranks, num_experts, rank, alignment, each, top_k;
+  int ranks, num_experts, rank, alignment, each, top_k, first_groups;
   int rows_of_rank, row_blocks;
   int results;  // rows of the buffer, M
 
@@ -131,25 +136,45 @@ __device__ PairsAndRows sum_over_block(PairsAndRows value, PairsAndRows (&shared
   return block_reduce(value, shared, [](PairsAndRows a, PairsAndRows b) { return a + b; });
 }
 
-/// A row of all ranks' rows, one after the other, and its pairs that come here.
+/// A row of all ranks' rows, one after the other, and its pairs that come here; none if it is not listed.
 struct RowHere {
   Index row;
   int pairs = 0;
-  __device__ explicit RowHere(const Exchange& x) : row(blockIdx.x * Index{kThreads} + threadIdx.x) {
+  __device__ RowHere(const Exchange& x, Listed listed) : row(blockIdx.x * Index{kThreads} + threadIdx.x) {
     if (row >= Index{x.ranks} * x.rows_of_rank) return;
-    for (int k = 0; k < x.top_k; ++k) pairs += x.row_of[row * x.top_k + k] >= 0 ? 1 : 0;
+    const int end_of_first = listed == Listed::all ? 0 : x.group_begin[x.first_groups];
+    bool is_first = false;
+    for (int k = 0; k < x.top_k; ++k) {
+      const int result = x.row_of[row * x.top_k + k];
+      if (result < 0) continue;
+      ++pairs;
+      is_first = is_first || result < end_of_first;
+    }
+    if (listed != Listed::all && is_first != (listed == Listed::first)) pairs = 0;
   }
 };
 
-__global__ void __launch_bounds__(kThreads) sum_rows_here_kernel(const Exchange x) {
-  __shared__ PairsAndRows shared[kMaxWarps];
-  const PairsAndRows sum = sum_over_block(pairs_and_rows(RowHere(x).pairs), shared);
-  if (threadIdx.x == 0) x.totals[blockIdx.x] = sum;
+__device__ PairsAndRows* totals_of(const Exchange& x, Listed listed) {
+  return listed == Listed::rest ? x.rest_totals : x.totals;
 }
 
-/// The rows of a block: their pulls, after those of `before`.
-__device__ void write_pulls_of_rows(const Exchange& x, PairsAndRows before, PairsAndRows (&shared)[kMaxWarps]) {
-  const RowHere here(x);
+__global__ void __launch_bounds__(kThreads) sum_rows_here_kernel(const Exchange x, const Listed listed) {
+  __shared__ PairsAndRows shared[kMaxWarps];
+  const PairsAndRows sum = sum_over_block(pairs_and_rows(RowHere(x, listed).pairs), shared);
+  if (threadIdx.x == 0) totals_of(x, listed)[blockIdx.x] = sum;
+}
+
+/// The sum of the totals of the first `blocks` blocks.
+__device__ PairsAndRows sum_of_blocks(const PairsAndRows* totals, int blocks, PairsAndRows (&shared)[kMaxWarps]) {
+  PairsAndRows sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < blocks; i += kThreads) sum += totals[i];
+  return sum_over_block(sum, shared);
+}
+
+/// The rows of a block: their pulls, after those of `before`; in the list of pairs after `pairs_before` more.
+__device__ void write_pulls_of_rows(const Exchange& x, Listed listed, PairsAndRows before, int pairs_before,
+                                    PairsAndRows (&shared)[kMaxWarps]) {
+  const RowHere here(x, listed);
   const PairsAndRows mine = pairs_and_rows(here.pairs), in_warp = sum_up_to_lane(mine);
   __syncthreads();  // the last use of `shared`
   if (threadIdx.x % kWarp == kWarp - 1) shared[threadIdx.x / kWarp] = in_warp;
@@ -158,47 +183,61 @@ __device__ void write_pulls_of_rows(const Exchange& x, PairsAndRows before, Pair
   for (unsigned warp = 0; warp < threadIdx.x / kWarp; ++warp) at += shared[warp];
   if (here.pairs == 0) return;
   const int rank = static_cast<int>(here.row / x.rows_of_rank), row = static_cast<int>(here.row % x.rows_of_rank);
-  x.rows.sources[rows_of(at)] = {rank, row};
-  x.rows.begin[rows_of(at)] = pairs_of(at);
+  const Pulls& rows = listed == Listed::rest ? x.rest : x.rows;
+  rows.sources[rows_of(at)] = {rank, row};
+  rows.begin[rows_of(at)] = pairs_of(at);
   int pull = pairs_of(at);
   for (int k = 0; k < x.top_k; ++k) {
     const int result = x.row_of[here.row * x.top_k + k];
     if (result < 0) continue;
-    x.pairs.sources[pull] = {rank, row * x.top_k + k};
-    x.pairs.begin[pull] = pull;
-    x.rows.wants[pull] = x.pairs.wants[pull] = result;
-    ++pull;
+    const int pair = pairs_before + pull;
+    x.pairs.sources[pair] = {rank, row * x.top_k + k};
+    x.pairs.begin[pair] = pair;
+    rows.wants[pull++] = x.pairs.wants[pair] = result;
   }
 }
 
-/// What follows the last pull.
-__device__ void write_ends(const Exchange& x, PairsAndRows all) {
+/// What follows the last pull of a list of `pulls` pulls with `pairs` wants, and `zeros` rows without a pair.
+__device__ void write_end(const Exchange& x, const Pulls& list, int pulls, int pairs, int zeros) {
+  list.begin[pulls] = pairs;
+  list.counts[0] = pulls;
+  list.counts[1] = min(x.results, pairs + zeros);
+}
+
+__device__ void write_ends(const Exchange& x, Listed listed, PairsAndRows all, int pairs_before) {
   const EmptyRange& last = x.empty[x.at.local_experts * (x.ranks + 1) - 1];
-  const int wanted = min(x.results, pairs_of(all) + last.before + last.count);
-  x.rows.begin[rows_of(all)] = x.pairs.begin[pairs_of(all)] = pairs_of(all);
-  x.rows.counts[0] = rows_of(all);
-  x.pairs.counts[0] = pairs_of(all);
-  x.rows.counts[1] = x.pairs.counts[1] = wanted;
+  const int zeros = last.before + last.count, pairs = pairs_before + pairs_of(all);
+  if (listed == Listed::rest)
+    write_end(x, x.rest, rows_of(all), pairs_of(all), 0);
+  else
+    write_end(x, x.rows, rows_of(all), pairs_of(all), zeros);
+  if (listed != Listed::first) write_end(x, x.pairs, pairs, pairs, zeros);
+}
+
+/// A range of rows without a pair, after the pairs of a list.
+__device__ void write_zeros(const Exchange& x, const Pulls& list, const EmptyRange& range, int pairs) {
+  for (int i = static_cast<int>(threadIdx.x); i < range.count; i += kThreads) {
+    const int want = pairs + range.before + i;
+    if (want < x.results) list.wants[want] = range.row + i;
+  }
 }
 
 /// One of x.row_blocks blocks takes rows, one after them a range of rows without a pair. All write what is the same for
 /// all choices.
-__global__ void __launch_bounds__(kThreads) write_pulls_kernel(const Exchange x) {
+__global__ void __launch_bounds__(kThreads) write_pulls_kernel(const Exchange x, const Listed listed) {
   __shared__ PairsAndRows shared[kMaxWarps];
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  PairsAndRows before = 0;
-  for (int i = thread; i < min(block, x.row_blocks); i += kThreads) before += x.totals[i];
-  before = sum_over_block(before, shared);
+  const PairsAndRows before = sum_of_blocks(totals_of(x, listed), min(block, x.row_blocks), shared);
+  const int pairs_before = listed == Listed::rest ? pairs_of(sum_of_blocks(x.totals, x.row_blocks, shared)) : 0;
   if (block < x.row_blocks) {
-    write_pulls_of_rows(x, before, shared);
+    write_pulls_of_rows(x, listed, before, pairs_before, shared);
   } else {
     const EmptyRange range = x.empty[block - x.row_blocks];
-    for (int i = thread; i < range.count; i += kThreads) {
-      const int want = pairs_of(before) + range.before + i;
-      if (want < x.results) x.rows.wants[want] = x.pairs.wants[want] = range.row + i;
-    }
-    if (block == x.row_blocks && thread == 0) write_ends(x, before);
+    if (listed != Listed::rest) write_zeros(x, x.rows, range, pairs_of(before));
+    if (listed != Listed::first) write_zeros(x, x.pairs, range, pairs_before + pairs_of(before));
+    if (block == x.row_blocks && thread == 0) write_ends(x, listed, before, pairs_before);
   }
+  if (listed == Listed::rest) return;
   const int slices = static_cast<int>(x.at.slices), stride = static_cast<int>(gridDim.x) * kThreads;
   for (int pair = block * kThreads + thread; pair <= x.choices.of_rank; pair += stride) {
     x.pair_begin[pair] = pair * slices;
@@ -219,12 +258,14 @@ Exchange exchange_of(const PlanExchange& args, const ExchangeScratch& layout, co
   return {.choices = {layout.parts, pointer<const std::int32_t>(args.experts), numbers + layout.counts_at(),
                       numbers + layout.first_at()},
           .totals = reinterpret_cast<PairsAndRows*>(numbers),
+          .rest_totals = reinterpret_cast<PairsAndRows*>(numbers) + layout.row_blocks,
           .here = numbers + layout.here_at(),
           .empty = reinterpret_cast<EmptyRange*>(numbers + layout.empty_at()),
           .row_of = numbers + layout.rows_at(),
           .group_begin = pointer<std::int32_t>(args.groups.begin),
           .group_rows = pointer<std::int32_t>(args.groups.rows),
           .rows = pulls_of(args.rows),
+          .rest = args.first_groups > 0 ? pulls_of(args.rest) : Pulls{},
           .pairs = pulls_of(args.pairs),
           .places = pointer<int2>(args.places),
           .row_begin = pointer<std::int32_t>(args.row_begin),
@@ -236,6 +277,7 @@ Exchange exchange_of(const PlanExchange& args, const ExchangeScratch& layout, co
           .alignment = number(args.groups.alignment),
           .each = number(args.rows_of_each),
           .top_k = number(args.experts.dim(2)),
+          .first_groups = number(args.first_groups),
           .rows_of_rank = number(args.experts.dim(1)),
           .row_blocks = number(layout.row_blocks),
           .results = number(args.rows.wants.dim(0))};
@@ -252,8 +294,13 @@ void plan_exchange(Stream stream, const PlanExchange& args, const Tensor& scratc
   count_parts(stream, exchange.choices);
   launch({stream, 1, kMaxThreads}, lay_out_kernel, exchange);
   launch({stream, warps, kWarp, 3 * of_experts}, place_pairs_of_exchange_kernel, exchange);
-  launch({stream, layout.row_blocks, kThreads}, sum_rows_here_kernel, exchange);
-  launch({stream, layout.row_blocks + layout.empty_ranges(), kThreads}, write_pulls_kernel, exchange);
+  const auto list = [&](Listed listed) {
+    launch({stream, layout.row_blocks, kThreads}, sum_rows_here_kernel, exchange, listed);
+    launch({stream, layout.row_blocks + layout.empty_ranges(), kThreads}, write_pulls_kernel, exchange, listed);
+  };
+  if (args.first_groups == 0) return list(Listed::all);
+  list(Listed::first);
+  list(Listed::rest);
 }
 
 }  // namespace megalith::ops::cuda
