@@ -46,6 +46,8 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
           {"graphs.scopes", no_graphs && !plan.graphs.scopes.empty(), kGraphs},
           {"graphs.warmup_steps", no_graphs && plan.graphs.warmup_steps != usual.warmup_steps, kGraphs},
           {"optimizer.decay_steps", no_decay_steps, "an optimizer.decay that has no end"},
+          {"train.early_stop_delta", plan.train.early_stop == 0 && plan.train.early_stop_delta != 0,
+           "train.early_stop = 0"},
           {"moe.capacity_run", no_capacity, kCapacity},
           {"moe.drop_by", no_capacity, kCapacity},
           {"recompute.modules", is_only(nn::RecomputeModule::gelu) && !m.has_mlps(), kNoMlps},

@@ -536,6 +536,12 @@ std::vector<Key> make_keys() {
        "`data.split` there is no evaluation"},
       {"train.eval_batches", at([](auto& c) -> auto& { return c.train.eval_batches; }), literal("8"),
        at_least(0, "0: the whole set"), may_change, not_differ, "global batches per evaluation; 0: the whole set"},
+      {"train.early_stop", at([](auto& c) -> auto& { return c.train.early_stop; }), literal("0"),
+       at_least(0, "0: off"), may_change, not_differ,
+       "the run ends, with exit code 0 and a checkpoint, after so many evaluations in a row without a better held-out "
+       "loss ([early stop](#early-stop)); 0: off"},
+      {"train.early_stop_delta", at([](auto& c) -> auto& { return c.train.early_stop_delta; }), literal("0.0"),
+       at_least(0), may_change, not_differ, "of `early_stop`: nats by which a loss must be lower to be better"},
       {"optimizer.lr", at([](auto& c) -> auto& { return c.optimizer.lr; }), literal("0.001"), above(0), warns,
        not_differ, "highest learning rate"},
       {"optimizer.min_lr", at([](auto& c) -> auto& { return c.optimizer.min_lr; }), words("lr / 10"), at_least(0),

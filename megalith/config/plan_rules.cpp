@@ -113,6 +113,12 @@ void check_batches(const RunPlan& plan, Problems& out) {
 void check_train(const RunPlan& plan, Problems& out) {
   const TrainConfig& t = plan.train;
   out.require(!plan.data.train.empty() || t.steps == 0, "data.train", "[]", "must name at least one file to train on");
+  if (t.early_stop > 0) {
+    out.require(plan.data.has_valid(), "train.early_stop", t.early_stop,
+                "needs a held-out set: give data.valid or data.split");
+    out.require(t.eval_interval > 0 || plan.task.derives_interval, "train.early_stop", t.early_stop,
+                "needs evaluations during the run: set train.eval_interval");
+  }
   if (plan.device == Device::cuda) {
     out.require(t.precision != "fp64", "train.precision", t.precision,
                 "is for device.type = cpu, to check with: a GPU computes in bf16, fp16 or fp32");

@@ -35,6 +35,8 @@ struct TrainConfig {
   ops::GemmChoice gemm = ops::GemmChoice::timed;  ///< of GEMMs on a GPU; the CPU has one algorithm
   Index eval_interval = 0;                        ///< steps between evaluations; 0: only at the end
   Index eval_batches = 8;                         ///< batches of global_batch samples each; 0: the whole set
+  Index early_stop = 0;                           ///< evaluations without a better loss that end the run; 0: off
+  double early_stop_delta = 0;                    ///< nats by which a loss must be lower to be better
 
   Policy policy() const { return policy_of(precision).value(); }
   Determinism determinism() const { return deterministic ? Determinism::required : Determinism::not_required; }

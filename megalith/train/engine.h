@@ -6,6 +6,7 @@
 #include <span>
 
 #include "megalith/runtime/graph_cache.h"
+#include "megalith/train/early_stop.h"
 #include "megalith/train/gemm_agreement.h"
 #include "megalith/train/graph_runner.h"
 #include "megalith/train/run_memory.h"
@@ -18,6 +19,7 @@ namespace megalith::train {
 struct Progress {
   Index step = 0;     ///< steps completed
   Index samples = 0;  ///< samples consumed: number of the next batch's first sample
+  std::optional<HeldOutRecord> held_out = {};
 };
 
 /// One rank of a training run: its memory and state (RunMemory), the ops of a step (StepProgram), their execution

@@ -23,6 +23,9 @@ namespace {
 
 // Among the manifest's texts.
 constexpr const char *kGemmTable = "gemm_table", *kAttention = "attention";
+// Among its integers and, the loss, its reals: HeldOutRecord.
+constexpr const char *kBestStep = "held_out_best_step", *kBestLoss = "held_out_best_loss",
+                     *kWithout = "held_out_without", *kLastStep = "held_out_last_step";
 
 /// What a file may take on a disk beyond its bytes: blocks in part, its entry in a folder.
 constexpr std::uint64_t kRestOfFile = std::uint64_t{8} << 10;
@@ -70,6 +73,21 @@ Index count_of(const checkpoint::RunState& saved, const std::string& name) {
     throw InputError(str("[resume] MANIFEST: integers.", name, " = ", found->second, ": must not be negative"));
   }
   return found->second;
+}
+
+double real_of(const checkpoint::RunState& saved, const std::string& name) {
+  const auto found = saved.reals.find(name);
+  if (found == saved.reals.end()) throw InputError(str("[resume] MANIFEST: reals.", name, " is missing"));
+  return found->second;
+}
+
+/// Nothing where the run that saved had none.
+std::optional<HeldOutRecord> held_out_record(const checkpoint::RunState& saved) {
+  if (!saved.reals.contains(kBestLoss)) return std::nullopt;
+  return HeldOutRecord{.best_step = count_of(saved, kBestStep),
+                       .best_loss = real_of(saved, kBestLoss),
+                       .without = count_of(saved, kWithout),
+                       .last_step = count_of(saved, kLastStep)};
 }
 
 }  // namespace
@@ -176,6 +194,12 @@ checkpoint::RunState Saver::run_state(const Progress& progress) {
   if (plan_.train.scaling.is_on()) {
     state.integers["clean_steps"] = optimizer.clean_steps;
     state.reals["loss_scale"] = optimizer.loss_scale;
+  }
+  if (progress.held_out) {
+    state.integers[kBestStep] = progress.held_out->best_step;
+    state.integers[kWithout] = progress.held_out->without;
+    state.integers[kLastStep] = progress.held_out->last_step;
+    state.reals[kBestLoss] = progress.held_out->best_loss;
   }
   if (!engine_.gemm_table().empty()) state.texts[kGemmTable] = ops::gemm_table_text(engine_.gemm_table());
   if (const std::string kernels = attention_kernels(plan_); !kernels.empty()) state.texts[kAttention] = kernels;
@@ -306,9 +330,7 @@ void Saver::load(checkpoint::CheckpointReader& reader) {
   optimizer.updates = count_of(saved, kUpdates);
   if (plan_.train.scaling.is_on()) {
     optimizer.clean_steps = count_of(saved, "clean_steps");
-    const auto scale = saved.reals.find("loss_scale");
-    if (scale == saved.reals.end()) throw InputError("[resume] MANIFEST: reals.loss_scale is missing");
-    optimizer.loss_scale = scale->second;
+    optimizer.loss_scale = real_of(saved, "loss_scale");
   }
   engine_.set_optimizer_state(optimizer);
 }
@@ -443,7 +465,7 @@ std::string Saver::read(Resumed& resumed, checkpoint::Digest128& wanted) {
     checkpoint::CheckpointReader reader(fs_, resumed.folder);
     const checkpoint::RunState& saved = reader.manifest().run;
     compare_recipe(saved, resumed.warnings);
-    resumed.progress = {saved.step, count_of(saved, kSamples)};
+    resumed.progress = {saved.step, count_of(saved, kSamples), held_out_record(saved)};
     const auto gemm_table = saved.texts.find(kGemmTable);
     resumed.gemm_table = gemm_table == saved.texts.end() ? std::string() : gemm_table->second;
     if (const auto attention = saved.texts.find(kAttention); attention != saved.texts.end()) {

@@ -48,7 +48,7 @@ class Run {
     const std::unique_ptr<RouterTrace> router_trace =
         open_router_trace(world_, fs_, plan_, inputs_.router_trace, progress_.step);
     engine_.stage().moe().decisions = router_trace.get();
-    while (progress_.step < plan_.train.steps) {
+    while (progress_.step < plan_.train.steps && !is_stopped_early()) {
       trace.before_step(progress_.step);
       start_step();
       router_trace->end_step();
@@ -56,14 +56,23 @@ class Run {
       graphs_.after_step(progress_.step);
       const Requests asked = finish_steps();
       if (asked.stop == Stop::asked && !is_last()) break;
-      if (saves_.is_due(progress_.step) || asked.save) save();
-      if (is_evaluation_due()) evaluate();
+      // With early_stop a checkpoint has the count of all evaluations up to its step.
+      const bool evaluates_first = plan_.train.early_stop > 0 && !is_last();
+      if (evaluates_first && is_evaluation_due()) evaluate();
+      if (saves_.is_due(progress_.step) || asked.save || is_stopped_early()) save();
+      if (!evaluates_first && is_evaluation_due()) evaluate();
     }
     trace.close(progress_.step);
     if (const std::string line = router_trace->publish(); !line.empty()) log_.note(line);
-    if (progress_.step < plan_.train.steps) return save_and_stop();
+    if (progress_.step < plan_.train.steps && !is_stopped_early()) return save_and_stop();
     graphs_.report_submit_times();
-    log_.event("end", "all steps are done");
+    if (is_stopped_early() && !is_last()) {
+      const std::string text = early_stop_text(*progress_.held_out);
+      log_.note(str("stopped early after step ", progress_.step, ": ", text));
+      log_.event("end", "stopped early: " + text);
+    } else {
+      log_.event("end", "all steps are done");
+    }
     return Outcome::finished;
   }
 
@@ -74,14 +83,17 @@ class Run {
 
   bool first() const { return world_.rank() == 0; }
   bool is_last() const { return progress_.step == plan_.train.steps; }
+  bool is_stopped_early() const { return stops_early(plan_.train, progress_.held_out); }
 
   bool is_evaluation_due() const {
     const Index interval = plan_.train.eval_interval;
     return !held_out_.empty() && progress_.step > 0 && (is_last() || (interval > 0 && progress_.step % interval == 0));
   }
-  /// A run that ended between a save and the evaluation of the same step makes up for it.
+  /// A run that ended between a save and the evaluation of the same step makes up for it. With early_stop the
+  /// checkpoint knows whether it was counted.
   bool is_evaluation_missing() {
     if (!is_evaluation_due()) return false;
+    if (plan_.train.early_stop > 0) return !progress_.held_out || progress_.held_out->last_step != progress_.step;
     std::int64_t missing = first() && !log_.has_evaluation(progress_.step) ? 1 : 0;
     return largest(missing) != 0;
   }
@@ -272,11 +284,17 @@ class Run {
   }
 
   void evaluate() {
-    for (const RunData::HeldOut& set : held_out_) evaluate(set);
+    const bool is_new = !log_.has_evaluation(progress_.step);
+    for (const RunData::HeldOut& set : held_out_) {
+      const HeldOutResult result = evaluate(set);
+      if (is_new) log_.evaluation(progress_.step, result);
+      if (plan_.train.early_stop > 0 && &set == &held_out_.front())
+        add_evaluation(progress_.held_out, progress_.step, result.result.loss, plan_.train.early_stop_delta);
+    }
     graphs_.after_evaluation(progress_.step);
   }
 
-  void evaluate(const RunData::HeldOut& set) {
+  HeldOutResult evaluate(const RunData::HeldOut& set) {
     const Index asked = set.figures ? 0 : plan_.train.eval_batches * plan_.train.global_batch;
     const Index samples = asked == 0 ? set.samples : std::min(set.samples, asked);
     std::vector<float> numbers;
@@ -291,10 +309,12 @@ class Run {
               "an earlier one may be good. A lower optimizer.lr or a longer warm-up may help"));
     }
     const bool has_figures = first() && set.figures;
-    log_.evaluation(progress_.step, {set.name, samples, result, has_figures ? set.figures(numbers) : tasks::Figures()});
+    return {set.name, samples, result, has_figures ? set.figures(numbers) : tasks::Figures()};
   }
 
-  void save() { saves_.save(progress_, is_last() ? Failure::ends_the_run : Failure::is_a_warning); }
+  void save() {
+    saves_.save(progress_, is_last() || is_stopped_early() ? Failure::ends_the_run : Failure::is_a_warning);
+  }
 
   Outcome save_and_stop() {
     graphs_.report_check(GraphReports::MoreSteps::end);
