@@ -28,6 +28,10 @@ template <>
 inline constexpr std::array<std::string_view, 5> kNamesOf<optim::DecayCurve> = {"constant", "linear", "cosine", "wsd",
                                                                                 "inverse_sqrt"};
 template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<optim::OptimizerType> = {"adamw", "muon"};
+template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<optim::MuonScale> = {"match_rms_adamw", "original"};
+template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<checkpoint::OnCorrupt> = {"fail", "previous"};
 template <>
 inline constexpr auto kNamesOf<capture::GraphMode> = capture::kGraphModeNames;

@@ -78,6 +78,7 @@ bool has_capacity(const RunPlan& plan) { return plan.model.moe.has_capacity(); }
 bool has_echo(const RunPlan& plan) { return plan.model.moe.echo.slots > 0; }
 bool has_rope(const RunPlan& plan) { return plan.model.has_rope(); }
 bool reads_decay_steps(const RunPlan& plan, const RunConfig&) { return optim::reads_decay_steps(plan.optimizer.decay); }
+bool has_muon(const RunPlan& plan) { return plan.optimizer.type == optim::OptimizerType::muon; }
 bool has_several_gpus(const RunPlan& plan, const RunConfig&) {
   return plan.device == Device::cuda && plan.grid.world_size > 1;
 }
@@ -536,12 +537,24 @@ std::vector<Key> make_keys() {
        "`data.split` there is no evaluation"},
       {"train.eval_batches", at([](auto& c) -> auto& { return c.train.eval_batches; }), literal("8"),
        at_least(0, "0: the whole set"), may_change, not_differ, "global batches per evaluation; 0: the whole set"},
-      {"train.early_stop", at([](auto& c) -> auto& { return c.train.early_stop; }), literal("0"),
-       at_least(0, "0: off"), may_change, not_differ,
+      {"train.early_stop", at([](auto& c) -> auto& { return c.train.early_stop; }), literal("0"), at_least(0, "0: off"),
+       may_change, not_differ,
        "the run ends, with exit code 0 and a checkpoint, after so many evaluations in a row without a better held-out "
        "loss ([early stop](#early-stop)); 0: off"},
       {"train.early_stop_delta", at([](auto& c) -> auto& { return c.train.early_stop_delta; }), literal("0.0"),
        at_least(0), may_change, not_differ, "of `early_stop`: nats by which a loss must be lower to be better"},
+      {"optimizer.type", at([](auto& c) -> auto& { return c.optimizer.type; }), words("`adamw`"),
+       one_of(kNamesOf<optim::OptimizerType>), must_match, not_differ,
+       "`muon`: Muon updates the matrices of layers, and AdamW all else ([Muon](#muon)); not with experts", has_muon},
+      {"optimizer.muon_momentum", at([](auto& c) -> auto& { return c.optimizer.muon_momentum; }),
+       words("`0.95` with `muon`"), probability(), warns, not_differ, "of Muon's only moment, in Nesterov's form",
+       has_muon},
+      {"optimizer.muon_scale", at([](auto& c) -> auto& { return c.optimizer.muon_scale; }),
+       words("`match_rms_adamw` with `muon`"), one_of(kNamesOf<optim::MuonScale>), warns, not_differ,
+       "factor of the orthogonal update of a matrix [R, C]: 0.2 sqrt(max(R, C)) (`match_rms_adamw`), or sqrt(max(1, R "
+       "/ "
+       "C)) (`original`)",
+       has_muon},
       {"optimizer.lr", at([](auto& c) -> auto& { return c.optimizer.lr; }), literal("0.001"), above(0), warns,
        not_differ, "highest learning rate"},
       {"optimizer.min_lr", at([](auto& c) -> auto& { return c.optimizer.min_lr; }), words("lr / 10"), at_least(0),

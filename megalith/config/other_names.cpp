@@ -247,12 +247,13 @@ constexpr OtherName kOtherNames[] = {
     {"clip_grad grad_clip gradient_clip gradient_clip_val gradient_clipping max_grad_norm max_norm clip_norm "
      "grad_norm_clip clip_grad_norm",
      "optimizer.clip", ""},
-    {"optimizer optimizer.type optimizer.name optimizer_type optimizer_name optim", "",
-     "The optimizer is AdamW; leave it out"},
+    {"optimizer optimizer.name optimizer_type optimizer_name optim", "optimizer.type", "It is adamw or muon"},
+    {"muon_momentum muon.momentum", "optimizer.muon_momentum", ""},
+    {"muon_scale_mode muon.adjust_lr_fn", "optimizer.muon_scale", "It is match_rms_adamw or original"},
     {"optimizer_cpu_offload overlap_cpu_optimizer_d2h_h2d use_torch_optimizer_for_cpu_offload cpu_offload", "",
      "Moments and masters stay on the device; optimizer.distributed shards them"},
     {"implementation early_step_in_backward", "", "The optimizer runs after the backward pass; leave it out"},
-    {"momentum sgd_momentum", "", "The optimizer is AdamW, with optimizer.beta1 and beta2; leave it out"},
+    {"momentum sgd_momentum", "", "AdamW has optimizer.beta1 and beta2, Muon optimizer.muon_momentum; leave it out"},
     {"use_distributed_optimizer distributed_optimizer zero fsdp use_fsdp data_parallel_sharding_strategy "
      "use_torch_fsdp2 use_custom_fsdp use_megatron_fsdp data_parallel_shard_degree fsdp_reshard_after_forward "
      "num_distributed_optimizer_instances",

@@ -62,9 +62,9 @@ struct RunConfig {
     std::optional<bool> deterministic;
   } train;
   struct Optimizer {
-    std::optional<double> lr, min_lr, weight_decay, beta1, beta2, eps, clip;
+    std::optional<double> lr, min_lr, weight_decay, beta1, beta2, eps, clip, muon_momentum;
     std::optional<Index> warmup_steps, decay_steps;
-    std::optional<std::string> decay;
+    std::optional<std::string> decay, type, muon_scale;
     std::optional<bool> distributed;
   } optimizer;
   struct Data {

@@ -28,11 +28,15 @@ TensorSlice first_split(std::string name, const Shape& shape, const comm::Group&
 ParamSpec units_split(std::string name, const Shape& shape, const comm::Group& tp, double init_std) {
   TensorSlice slice = first_split(name, shape, tp, name + " rows");
   const Shape held = slice.local;
+  const Index rows_of_unit = shape.rank() == 2 ? 1 : shape[1];
+  std::vector<RowRuns> matrices;
+  for (Index row = 0; row < rows_of_unit; ++row) matrices.push_back({1, rows_of_unit, row});
   return {.slice = std::move(slice),
           .held = held,
           .init = Init::normal,
           .init_std = init_std,
-          .first_grad = FirstGrad::overwritten};
+          .first_grad = FirstGrad::overwritten,
+          .matrices = std::move(matrices)};
 }
 
 ParamSpec rows_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std) {
@@ -46,7 +50,8 @@ ParamSpec columns_split(std::string name, Index rows, Index columns, const comm:
           .held = {rows, held},
           .init = Init::normal,
           .init_std = init_std,
-          .first_grad = FirstGrad::overwritten};
+          .first_grad = FirstGrad::overwritten,
+          .matrices = {{1, 1, 0}}};
 }
 
 ParamSpec vector_split(std::string name, const Shape& shape, const comm::Group& tp) {

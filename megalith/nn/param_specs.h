@@ -11,7 +11,7 @@ Index shard(Index size, const comm::Group& tp, const std::string& what);
 
 // How a parameter is sharded over the tensor-parallel group. Weights are [out, in] with init N(0, std).
 ParamSpec rows_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std);
-/// A weight with several rows per unit: [units, ..., in], split by units.
+/// A weight with several rows per unit: [units, rows, in], split by units. The n-th rows of all units are a matrix.
 ParamSpec units_split(std::string name, const Shape& shape, const comm::Group& tp, double init_std);
 ParamSpec columns_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std);
 /// A bias of a column-parallel layer, split by its first dimension: zeros, not decayed.

@@ -24,6 +24,10 @@ void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& na
   const Index h = stream.hidden_size, width = spec.num_heads * spec.head_dim;
   const Index qkv = width + 2 * spec.num_kv_heads * spec.head_dim;
   specs.push_back(rows_split(name + ".qkv.weight", qkv, h, tp, stream.init_std));
+  const Index q_rows = spec.num_heads / spec.num_kv_heads * spec.head_dim, group_rows = q_rows + 2 * spec.head_dim;
+  specs.back().matrices = {{q_rows, group_rows, 0},
+                           {spec.head_dim, group_rows, q_rows},
+                           {spec.head_dim, group_rows, q_rows + spec.head_dim}};
   if (spec.biases != Biases::none) specs.push_back(vector_split(name + ".qkv.bias", {qkv}, tp));
   if (spec.qk_norm != QkNorm::none) QkNormLayer::declare(specs, name, spec, tp);
   specs.push_back(columns_split(name + ".out.weight", h, width, tp, stream.residual_init_std));

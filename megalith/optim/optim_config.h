@@ -10,6 +10,13 @@ namespace megalith::optim {
 
 using ops::DecayCurve;
 
+/// What updates a parameter. `muon`: the matrices of layers by Muon, all else by AdamW.
+enum class OptimizerType : std::uint8_t { adamw, muon };
+/// By what an orthogonalised update of a matrix [R, C] is multiplied. `match_rms_adamw`: 0.2 sqrt(max(R, C)), so that
+/// its root mean square is that of AdamW's updates, and one rate fits both (Liu et al. 2025, arXiv:2502.16982, section
+/// 2.2). `original`: sqrt(max(1, R / C)) (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
+enum class MuonScale : std::uint8_t { match_rms_adamw, original };
+
 /// Section [optimizer] of a recipe, resolved.
 struct OptimConfig {
   double lr = 1e-3, min_lr = 0;
@@ -21,6 +28,9 @@ struct OptimConfig {
   Index run_steps = 0;  ///< train.steps; 0: nothing is trained
   double weight_decay = 0.01;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  OptimizerType type = OptimizerType::adamw;
+  double muon_momentum = 0.95;
+  MuonScale muon_scale = MuonScale::match_rms_adamw;
   double clip = 1.0;                   ///< of the global gradient norm; 0: no clipping
   Sharding sharding = Sharding::none;  ///< recipe: `distributed`
 };

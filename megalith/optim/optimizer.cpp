@@ -9,23 +9,75 @@
 
 namespace megalith::optim {
 
-Optimizer::Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data)
+Optimizer::Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data, comm::Group tp)
     : config_(config),
       params_(params),
       data_(std::move(data)),
       unsummed_(find_unsummed()),
       m_(nullptr, {params.own_numel()}, params.policy().master),
-      v_(nullptr, {params.own_numel()}, params.policy().master),
-      decays_(nullptr, {num_groups()}, DType::u8) {}
+      decays_(nullptr, {num_groups()}, DType::u8) {
+  if (config.type == OptimizerType::muon) muon_.emplace(config, params, data_, std::move(tp));
+  divide();
+  v_ = Tensor(nullptr, {numel_of_v()}, params.policy().master);
+}
 
-Index Optimizer::bytes() const { return 2 * moment_bytes() + num_groups(); }
+/// Parameters begin at multiples of ops::kDecayGroup. What lies between two of them is 0, and goes with the first.
+void Optimizer::divide() {
+  if (!muon_) {
+    second_moments_ = adamw_ranges_ = params_.own_ranges();
+    return;
+  }
+  std::vector<Index> bounds = {0, params_.numel()};
+  for (const Param& param : params_.params()) bounds.push_back(param.offset);
+  std::ranges::sort(bounds);
+  const auto add = [](std::vector<OwnRange>& ranges, const OwnRange& range) {
+    OwnRange* const last = ranges.empty() ? nullptr : &ranges.back();
+    const bool continues =
+        last != nullptr && last->in_whole + last->count == range.in_whole && last->in_own + last->count == range.in_own;
+    if (continues)
+      last->count += range.count;
+    else
+      ranges.push_back(range);
+  };
+  const auto is_of_muon = [&](Index element) {
+    const auto found = std::ranges::find(params_.params(), element, &Param::offset);
+    return found != params_.params().end() && Muon::takes(*found);
+  };
+  Index in_v = 0;
+  for (const OwnRange& own : params_.own_ranges()) {
+    for (std::size_t i = 0; i + 1 < bounds.size(); ++i) {
+      const Index begin = std::max(own.in_whole, bounds[i]), end = std::min(own.in_whole + own.count, bounds[i + 1]);
+      if (begin >= end) continue;
+      const OwnRange range{begin, own.in_own + begin - own.in_whole, end - begin};
+      if (is_of_muon(bounds[i])) {
+        add(muon_ranges_, range);
+        continue;
+      }
+      const std::size_t before = adamw_ranges_.size();
+      add(adamw_ranges_, range);
+      if (adamw_ranges_.size() == before)
+        second_moments_.back().count += range.count;
+      else
+        second_moments_.push_back({range.in_whole, in_v, range.count});
+      in_v += range.count;
+    }
+  }
+}
+
+Index Optimizer::numel_of_v() const {
+  Index numel = 0;
+  for (const OwnRange& range : second_moments_) numel += range.count;
+  return numel;
+}
+
+Index Optimizer::bytes() const { return bytes_of(params_.own_numel() + numel_of_v()) + num_groups(); }
 
 void Optimizer::allocate(Exec& ex, MemoryLedger& ledger) {
   const DType dtype = params_.policy().master;
   memory_ = ledger.take("optimizer", bytes());
   m_ = memory_.view({params_.own_numel()}, dtype);
-  v_ = memory_.view({params_.own_numel()}, dtype, moment_bytes());
-  decays_ = memory_.view({num_groups()}, DType::u8, 2 * moment_bytes());
+  v_ = memory_.view({numel_of_v()}, dtype, bytes_of(params_.own_numel()));
+  decays_ = memory_.view({num_groups()}, DType::u8, bytes_of(params_.own_numel() + numel_of_v()));
   std::vector<std::uint8_t> decays(static_cast<std::size_t>(ceil_div(params_.numel(), ops::kDecayGroup)));
   for (const Param& param : params_.params()) {
     if (param.spec.decay == Decay::no) continue;
@@ -110,10 +162,16 @@ void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares,
 }
 
 void Optimizer::step(Exec& ex, const Tensor& verdict) const {
-  for (const OwnRange& range : params_.own_ranges()) {
+  update_by_adamw(ex, verdict);
+  if (muon_) update_by_muon(ex, verdict);  // last: it leaves other gradients undefined
+}
+
+void Optimizer::update_by_adamw(Exec& ex, const Tensor& verdict) const {
+  for (std::size_t i = 0; i < adamw_ranges_.size(); ++i) {
+    const OwnRange& range = adamw_ranges_[i];
     ops::adamw(ex, {.value = params_.own_masters(range),
                     .m = range.of_own(m_),
-                    .v = range.of_own(v_),
+                    .v = second_moments_[i].of_own(v_),
                     .copy = params_.has_copy() ? range.of_whole(params_.values()) : Tensor(),
                     .grad = range.of_whole(params_.grads()),
                     .decays = own_decays(range),
@@ -122,6 +180,24 @@ void Optimizer::step(Exec& ex, const Tensor& verdict) const {
                     .beta2 = config_.beta2,
                     .eps = config_.eps,
                     .weight_decay = config_.weight_decay});
+  }
+}
+
+void Optimizer::update_by_muon(Exec& ex, const Tensor& verdict) const {
+  for (const OwnRange& range : muon_ranges_) {
+    ops::muon_momentum(ex, {.grad = range.of_whole(params_.grads()),
+                            .m = range.of_own(m_),
+                            .verdict = verdict,
+                            .momentum = config_.muon_momentum});
+  }
+  muon_->orthogonalise(ex);
+  for (const OwnRange& range : muon_ranges_) {
+    ops::muon_update(ex, {.value = params_.own_masters(range),
+                          .copy = params_.has_copy() ? range.of_whole(params_.values()) : Tensor(),
+                          .update = range.of_whole(params_.grads()),
+                          .decays = own_decays(range),
+                          .verdict = verdict,
+                          .weight_decay = config_.weight_decay});
   }
 }
 

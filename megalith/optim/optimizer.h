@@ -1,23 +1,26 @@
 #pragma once
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "megalith/comm/group.h"
 #include "megalith/ops/adamw.h"
+#include "megalith/optim/muon.h"
 #include "megalith/optim/optim_config.h"
 #include "megalith/params/param_buffer.h"
 
 namespace megalith::optim {
 
 /// AdamW over a rank's flat buffers: over all elements in one pass or, if the parameters are sharded, over this rank's
-/// shards, bucket by bucket (ParamBuffer::own_ranges). Does not communicate values.
-/// Memory: two moments of own_numel() elements each, and one byte for every ops::kDecayGroup of them; owner
-/// `optimizer`.
+/// shards, bucket by bucket (ParamBuffer::own_ranges). Does not communicate values. With OptimizerType::muon Muon
+/// updates the matrices of layers, and AdamW all else.
+/// Memory: a first moment of own_numel() elements, a second one of those that AdamW updates, and one byte for every
+/// ops::kDecayGroup of own_numel(); owner `optimizer`.
 class Optimizer {
  public:
-  /// `data`: the reduction group of `params`, one rank per shard.
-  Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data);
+  /// `data`: the reduction group of `params`, one rank per shard. `tp`: the ranks that hold slices of its matrices.
+  Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data, comm::Group tp);
 
   Index bytes() const;
   void allocate(Exec& ex, MemoryLedger& ledger);
@@ -33,15 +36,21 @@ class Optimizer {
   /// squares of one bucket overlap with the communication of later ones.
   void sum_of_squares(Exec& ex, const Tensor& sum_squares, const std::function<void(std::size_t)>& await = {}) const;
   /// Updates the elements of own_ranges() from their gradients, according to verdict (u8 [sizeof(ops::StepVerdict)]),
-  /// and the copies that layers read.
+  /// and the copies that layers read. Muon overwrites gradients, and communicates (muon.h).
   void step(Exec& ex, const Tensor& verdict) const;
 
-  /// The moments, flat, [own_numel()].
+  /// The moments, flat. m: [own_numel()], v: the elements of second_moments().
   const Tensor& m() const { return m_; }
   const Tensor& v() const { return v_; }
+  /// The elements that have a second moment, and their places in v(): own_ranges() without Muon.
+  const std::vector<OwnRange>& second_moments() const { return second_moments_; }
 
  private:
-  Index moment_bytes() const { return params_.own_numel() * size_of(params_.policy().master); }
+  void divide();
+  void update_by_adamw(Exec& ex, const Tensor& verdict) const;
+  void update_by_muon(Exec& ex, const Tensor& verdict) const;
+  Index numel_of_v() const;
+  Index bytes_of(Index numel) const { return numel * size_of(params_.policy().master); }
   /// Elements [begin, end) of the flat buffers, in a bucket, whose squares no op has summed.
   struct Unsummed {
     std::size_t bucket;
@@ -56,6 +65,10 @@ class Optimizer {
   ParamBuffer& params_;
   comm::Group data_;
   std::vector<Unsummed> unsummed_;
+  std::optional<Muon> muon_;
+  /// Parts of own_ranges(), in their order: of AdamW, with their places in v_ and in tensors of own_numel() elements;
+  /// of Muon, with the latter.
+  std::vector<OwnRange> second_moments_, adamw_ranges_, muon_ranges_;
   Buffer memory_;
   Tensor m_, v_;
   Tensor decays_;  ///< u8 [num_groups()]: 1 for weights with decay

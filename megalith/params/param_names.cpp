@@ -8,8 +8,13 @@ namespace megalith {
 
 void add_names(MemoryNames& names, const ParamBuffer& params, const Tensor& flat, StepOrder::Part part,
                std::string_view what) {
+  const OwnRange whole{0, 0, flat.numel()};
   const bool is_whole = flat.numel() == params.numel();
-  const std::vector<OwnRange> ranges = is_whole ? std::vector<OwnRange>{{0, 0, flat.numel()}} : params.own_ranges();
+  add_names(names, params, flat, part, what, is_whole ? std::span(&whole, 1) : std::span(params.own_ranges()));
+}
+
+void add_names(MemoryNames& names, const ParamBuffer& params, const Tensor& flat, StepOrder::Part part,
+               std::string_view what, std::span<const OwnRange> ranges) {
   Index count = 0;
   for (const Param& param : params.params()) {
     const Index position = (param.spec.layer + 1) * StepOrder::kInLayer + count++;

@@ -1,4 +1,5 @@
 #pragma once
+#include <span>
 #include <string_view>
 
 #include "megalith/params/param_buffer.h"
@@ -11,5 +12,8 @@ namespace megalith {
 /// gradients it is reversed.
 void add_names(MemoryNames& names, const ParamBuffer& params, const Tensor& flat, StepOrder::Part part,
                std::string_view what);
+/// The same for a flat tensor of the elements of `ranges`.
+void add_names(MemoryNames& names, const ParamBuffer& params, const Tensor& flat, StepOrder::Part part,
+               std::string_view what, std::span<const OwnRange> ranges);
 
 }  // namespace megalith

@@ -1,8 +1,10 @@
 #pragma once
 #include <functional>
+#include <vector>
 
 #include "megalith/grid/placement.h"
 #include "megalith/tensor/init.h"
+#include "megalith/tensor/row_runs.h"
 #include "megalith/tensor/tensor.h"
 #include "megalith/tensor/tensor_slice.h"
 
@@ -32,6 +34,9 @@ struct ParamSpec {
   Index grad_squares = 0;        ///< numbers with which the op that writes the gradient can give the sum of its squares
   Index layer = kOutsideLayers;  ///< number of its Transformer layer in the model
   Update update = Update::by_gradient;
+  /// The matrices of a layer that it holds, for optimizers that treat a matrix as one, among its rows in memory (all
+  /// dimensions but the last are one). Together they have all rows. Empty: it is no weight of a layer.
+  std::vector<RowRuns> matrices = {};
 };
 
 /// Fills `values` with a slice of a parameter: host memory, as many elements, of a dtype that both sides know.

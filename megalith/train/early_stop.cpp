@@ -20,8 +20,9 @@ bool stops_early(const config::TrainConfig& config, const std::optional<HeldOutR
 }
 
 std::string early_stop_text(const HeldOutRecord& record) {
-  return str("the held-out loss has not fallen in ", record.without, record.without == 1 ? " evaluation" : " evaluations",
-             "; the best was ", record.best_loss, " at step ", record.best_step);
+  return str("the held-out loss has not fallen in ", record.without,
+             record.without == 1 ? " evaluation" : " evaluations", "; the best was ", record.best_loss, " at step ",
+             record.best_step);
 }
 
 }  // namespace megalith::train

@@ -55,7 +55,7 @@ RunMemory::RunMemory(comm::World& world, const config::RunPlan& plan)
       eval_executor_(stage_.eval_schedule(), mesh_.pp, boundary(stage_)) {
   for (ParamBuffer& params : stage_.params().buffers()) {
     if (params.has_gradients())
-      optimizers_.emplace_back(plan.optimizer, params, mesh_.reduction_group({.grid = params.grid()}));
+      optimizers_.emplace_back(plan.optimizer, params, mesh_.reduction_group({.grid = params.grid()}), mesh_.tp);
   }
   plan_optimizer();
 }
@@ -222,7 +222,7 @@ MemoryNames RunMemory::names() const {
     if (params.has_gradients()) {
       const optim::Optimizer& optimizer = optimizers_[index++];
       add_names(names, params, optimizer.m(), Part::moments, "first moment");
-      add_names(names, params, optimizer.v(), Part::moments, "second moment");
+      add_names(names, params, optimizer.v(), Part::moments, "second moment", optimizer.second_moments());
     }
     if (params.has_copy()) add_names(names, params, params.masters(), Part::parameters, "master value");
     add_names(names, params, params.values(), Part::parameters, "value");

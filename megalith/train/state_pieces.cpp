@@ -8,10 +8,11 @@
 namespace megalith::train {
 namespace {
 
-/// A flat tensor over all elements of a buffer, or over those of its own ranges.
+/// A flat tensor over all elements of a buffer, or over those of some ranges.
 struct FlatTensor {
   std::string_view prefix;
   Tensor flat;
+  const std::vector<OwnRange>* ranges;
   bool is_whole = false;
 };
 
@@ -37,12 +38,12 @@ std::vector<StatePiece> pieces_of(const ParamSet& params, const std::deque<optim
   std::vector<StatePiece> pieces;
   std::size_t index = 0;
   for (const ParamBuffer& buffer : params.buffers()) {
-    std::vector<FlatTensor> tensors = {{"", buffer.masters(), !buffer.has_copy()}};
+    std::vector<FlatTensor> tensors = {{"", buffer.masters(), &buffer.own_ranges(), !buffer.has_copy()}};
     if (buffer.has_gradients()) {
       const optim::Optimizer& optimizer = optimizers[index++];
       if (which == StateTensors::values_and_moments) {
-        tensors.push_back({kFirstMoment, optimizer.m()});
-        tensors.push_back({kSecondMoment, optimizer.v()});
+        tensors.push_back({kFirstMoment, optimizer.m(), &buffer.own_ranges()});
+        tensors.push_back({kSecondMoment, optimizer.v(), &optimizer.second_moments()});
       }
     }
     // The coordinates 0 own all that is on a grid.
@@ -51,7 +52,7 @@ std::vector<StatePiece> pieces_of(const ParamSet& params, const std::deque<optim
     for (const Param& param : buffer.params()) {
       if (!grid::owns_in_copy(param.spec.placement, coordinates)) continue;
       for (const FlatTensor& tensor : tensors) {
-        for (const OwnRange& range : buffer.own_ranges()) add_range(param, range, tensor, pieces);
+        for (const OwnRange& range : *tensor.ranges) add_range(param, range, tensor, pieces);
       }
     }
   }

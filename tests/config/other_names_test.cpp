@@ -72,8 +72,8 @@ TEST(OtherNames, RecipesOfNanoGptAreAnsweredKeyByKey) {
       "  train.dtype = 'bfloat16': no such key; did you mean train.precision? It is fp64, fp32, bf16 or fp16\n"
       "  train.grad_accum = 4: no such key; did you mean train.global_batch? It is train.micro_batch * dp * "
       "microbatches of a step, dp = ranks / (tp * pp)");
-  EXPECT_EQ(refusal("[parallel]\ndp = 2\n[optimizer]\ntype = \"adamw\"\n"),
-            "r.toml: 2 problems\n  optimizer.type = 'adamw': no such key. The optimizer is AdamW; leave it out\n"
+  EXPECT_EQ(refusal("[parallel]\ndp = 2\n[optimizer]\nnesterov = true\n"),
+            "r.toml: 2 problems\n  optimizer.nesterov = true: no such key; did you mean optimizer.beta1?\n"
             "  parallel.dp = 2: no such key; did you mean parallel.ranks? dp is what tp and pp leave of the ranks: "
             "parallel.ranks = dp * tp * pp");
 }
@@ -239,7 +239,7 @@ TEST(OtherNames, FlagsOfMegatronAreKnown) {
                                                        {"--tensorboard-dir", "log.tensorboard"},
                                                        {"--cuda-graph-scope", "graphs.scopes"},
                                                        {"--load", ""},
-                                                       {"--optimizer", ""},
+                                                       {"--optimizer", "optimizer.type"},
                                                        {"--distributed-backend", ""},
                                                        {"--overlap-grad-reduce", ""},
                                                        {"--recompute-granularity", "recompute.mode"},

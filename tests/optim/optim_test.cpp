@@ -149,7 +149,7 @@ struct OneParam {
   explicit OneParam(Decay decay, Ownership ownership = Ownership::owner)
       : params({{TensorSlice::whole("w", {2}), {2}, Init::ones, 0, decay, grid::kReplicated}}, {DType::f64, DType::f64},
                {.bucket_elements = 1, .place = {.tp = ownership == Ownership::owner ? 0 : 1}}),
-        optimizer(config, params, alone->all()) {
+        optimizer(config, params, alone->all(), alone->all()) {
     params.allocate(ledger);
     optimizer.allocate(ex, ledger);
     ops::initialise(ex, {params.params()[0].spec.slice, params.params()[0].spec.init, params.params()[0].spec.init_std},
@@ -211,7 +211,7 @@ TEST(Optimizer, SquaresThatAnOpSummedAreNotSummedAgain) {
   };
   const std::unique_ptr<comm::World> world = comm::dry_world(0, 1);
   const std::unique_ptr<ParamBuffer> params = params_of({.bucket_elements = 1, .one_microbatch = true});
-  Optimizer optimizer({}, *params, world->all());
+  Optimizer optimizer({}, *params, world->all(), world->all());
   MemoryLedger ledger(Device::cpu);
   Exec ex;
   params->allocate(ledger);
@@ -247,7 +247,7 @@ Updated update(const comm::Group& dp, Sharding sharding) {
        {TensorSlice::whole("tied", {300}), {300}, Init::ones, 0, Decay::yes, grid::kReplicated}},
       {DType::f32, DType::bf16},
       {.bucket_elements = 1, .shards = dp.size(), .own = dp.rank(), .sharding = sharding, .place = {.tp = 1}});
-  Optimizer optimizer({}, params, dp);
+  Optimizer optimizer({}, params, dp, comm::dry_world(0, 1)->all());
   MemoryLedger ledger(Device::cpu);
   Exec ex;
   params.allocate(ledger);
@@ -282,7 +282,7 @@ TEST(Optimizer, TheNormWaitsForEachBucketBeforeItReadsIt) {
   ParamBuffer params(
       {spec("table", grid::kTiedEnds, kOutsideLayers), spec("a", grid::kSharded, 0), spec("b", grid::kSharded, 1)}, {},
       {.bucket_elements = 1, .place = {.pp = 1}});
-  Optimizer optimizer({}, params, world->all());
+  Optimizer optimizer({}, params, world->all(), world->all());
   MemoryLedger ledger(Device::cpu);
   Exec ex;
   params.allocate(ledger);

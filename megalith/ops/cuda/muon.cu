@@ -1,0 +1,126 @@
+#include "megalith/ops/adamw.h"
+#include "megalith/ops/cuda/map.cuh"
+#include "megalith/ops/init_kernels.h"
+#include "megalith/ops/muon_kernels.h"
+
+// Element-wise maps; GEMMs take most of a Muon step.
+
+namespace megalith::ops::cuda {
+namespace {
+
+constexpr int kRunThreads = 256;
+
+/// {grad, m} -> {grad, m}. Moves 16 bytes per element.
+struct Momentum {
+  float momentum;
+  const StepVerdict* verdict;
+  template <int N>
+  __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
+    const bool applies = verdict->apply != 0;
+    const auto factor = static_cast<float>(verdict->factor);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float g = in[0][i] * factor, m = momentum * in[1][i] + g;
+      out[0][i] = applies ? g + momentum * m : in[0][i];
+      out[1][i] = applies ? m : in[1][i];
+    }
+  }
+};
+
+/// {value, update} -> value. Moves 12 bytes per element.
+struct Update {
+  double weight_decay;
+  const std::uint8_t* decays;
+  const StepVerdict* verdict;
+  template <int N>
+  __device__ void operator()(const Place& place, const Values<float, N>* in, Values<float, N>* out) const {
+    const bool applies = verdict->apply != 0;
+    const auto rate = static_cast<float>(verdict->learning_rate);
+    const float decay =
+        decays[place.element / kDecayGroup] != 0 ? static_cast<float>(verdict->learning_rate * weight_decay) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[0][i] = applies ? in[0][i] - (rate * in[1][i] + decay * in[0][i]) : in[0][i];
+  }
+};
+
+/// x -> x / (sqrt(squares) + eps). Reads and writes each element once.
+struct DivideByNorm {
+  const double* squares;
+  template <int N>
+  __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
+    const auto inverse = static_cast<float>(1 / (sqrt(*squares) + kMuonNormEps));
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[0][i] = in[0][i] * inverse;
+  }
+};
+
+/// {x, y} -> a x + b y. Moves 3 elements.
+struct WeightedSum {
+  float a, b;
+  template <int N>
+  __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[0][i] = a * in[0][i] + b * in[1][i];
+  }
+};
+
+/// A thread block copies a row of the matrix from the weight.
+__global__ void __launch_bounds__(kRunThreads)
+    take_runs_kernel(const float* weight, const RowRuns runs, float* matrix, Index columns) {
+  const Index row = blockIdx.x, in_weight = row / runs.run * runs.stride + runs.first + row % runs.run;
+  for (Index c = threadIdx.x; c < columns; c += kRunThreads)
+    matrix[row * columns + c] = weight[in_weight * columns + c];
+}
+
+/// A thread block writes a row of the matrix to the weight.
+template <class T>
+__global__ void __launch_bounds__(kRunThreads)
+    put_runs_kernel(const T* matrix, const RowRuns runs, float scale, float* weight, Index columns) {
+  const Index row = blockIdx.x, in_weight = row / runs.run * runs.stride + runs.first + row % runs.run;
+  for (Index c = threadIdx.x; c < columns; c += kRunThreads)
+    weight[in_weight * columns + c] = scale * convert<float>(matrix[row * columns + c]);
+}
+
+}  // namespace
+
+void muon_momentum(Stream stream, const MuonMomentum& args) {
+  float *const grad = pointer<float>(args.grad), *const m = pointer<float>(args.m);
+  map(stream, Flat{args.grad.numel()}, std::array<const float*, 2>{grad, m}, std::array{grad, m},
+      Momentum{static_cast<float>(args.momentum), pointer<const StepVerdict>(args.verdict)});
+}
+
+void muon_update(Stream stream, const MuonUpdate& args) {
+  float* const value = pointer<float>(args.value);
+  map(stream, Flat{args.value.numel()}, std::array<const float*, 2>{value, pointer<const float>(args.update)},
+      std::array{value},
+      Update{args.weight_decay, pointer<const std::uint8_t>(args.decays), pointer<const StepVerdict>(args.verdict)});
+  if (args.copy) cast(stream, args.value, args.copy);
+}
+
+void take_runs(Stream stream, const Tensor& weight, const RowRuns& runs, const Tensor& matrix) {
+  launch({stream, matrix.dim(0), kRunThreads}, take_runs_kernel, pointer<const float>(weight), runs,
+         pointer<float>(matrix), matrix.dim(1));
+}
+
+void put_runs(Stream stream, const PutRuns& args) {
+  dispatch_element(args.matrix.dtype(), [&]<class T>() {
+    launch({stream, args.matrix.dim(0), kRunThreads}, put_runs_kernel<T>, pointer<const T>(args.matrix), args.runs,
+           static_cast<float>(args.scale), pointer<float>(args.weight), args.matrix.dim(1));
+  });
+}
+
+void divide_by_norm(Stream stream, const Tensor& x, const Tensor& squares, const Tensor& out) {
+  dispatch_element(out.dtype(), [&]<class T>() {
+    map(stream, Flat{x.numel()}, std::array{pointer<const float>(x)}, std::array{pointer<T>(out)},
+        DivideByNorm{pointer<const double>(squares)});
+  });
+}
+
+void linear_sum(Stream stream, const LinearSum& args) {
+  dispatch_element(args.x.dtype(), [&]<class T>() {
+    map(stream, Flat{args.x.numel()}, std::array{pointer<const T>(args.x), pointer<const T>(args.y)},
+        std::array{pointer<T>(args.out)}, WeightedSum{static_cast<float>(args.a), static_cast<float>(args.b)});
+  });
+}
+
+}  // namespace megalith::ops::cuda

@@ -1,0 +1,61 @@
+#pragma once
+#include <vector>
+
+#include "megalith/comm/group.h"
+#include "megalith/ops/muon.h"
+#include "megalith/optim/optim_config.h"
+#include "megalith/params/param_buffer.h"
+
+namespace megalith::optim {
+
+/// The part of a Muon step that takes a matrix as one: its update becomes the nearest matrix with orthogonal rows or
+/// columns, by five Newton-Schulz steps X <- a X + (b A + c A^2) X with A = X X^T, or, the same, with A = X^T X from
+/// the right. The matrix is the global one. Tensor-parallel ranks hold slices of its rows or of its columns, and A on
+/// the other side is a sum over them: each rank computes its slice. Ranks of the reduction group share the work: a
+/// weight belongs to one of them, which computes its matrices, and the others get them. Where the optimizer is sharded,
+/// they first gather the updates of their shards. q, k and v, gates and ups are matrices of their own.
+/// Computes in bf16 where layers do, else in the dtype of gradients. Scratch: four matrices of that dtype at most, and
+/// the wide one. Communicates per matrix and tensor-parallel rank: five A and a norm; over the reduction group twice
+/// (n-1)/n of the updates.
+/// Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon.
+class Muon {
+ public:
+  /// `data`: the reduction group of `params`; `tp`: over which ParamSpec::slice cuts the matrices.
+  Muon(const OptimConfig& config, const ParamBuffer& params, comm::Group data, comm::Group tp);
+
+  /// Whether this class updates a parameter.
+  static bool takes(const Param& param) { return !param.spec.matrices.empty(); }
+  /// params.grads() holds this rank's updates, and then the scaled orthogonal ones. Gradients of other parameters are
+  /// undefined afterwards.
+  void orthogonalise(Exec& ex) const;
+
+ private:
+  /// The product that is summed over `tp`: of rows (X X^T), if each rank has a part of the columns, or of columns.
+  enum class Side : std::uint8_t { left, right };
+  struct Matrix {
+    const Param* param;
+    RowRuns runs;
+    Index rows, columns;  ///< of this rank's slice
+    Side side;
+    bool is_split;  ///< over tp
+    int owner = 0;  ///< in the reduction group; of all matrices of the weight
+    double scale;
+  };
+  std::vector<Matrix> find_matrices() const;
+  void find_owners();
+  bool has_matrices(const Bucket& bucket) const;
+  /// From shards of updates to whole ones.
+  void gather(Exec& ex) const;
+  /// From whole matrices, each on its owner and 0 elsewhere, to all ranks, or to their shards.
+  void share(Exec& ex) const;
+  void orthogonalise(Exec& ex, const Matrix& matrix) const;
+  Tensor unit_norm(Exec& ex, const Matrix& matrix, const Tensor& update) const;
+  void iterate(Exec& ex, const Matrix& matrix, const Tensor& x) const;
+
+  OptimConfig config_;
+  const ParamBuffer& params_;
+  comm::Group data_, tp_;
+  std::vector<Matrix> matrices_;
+};
+
+}  // namespace megalith::optim
