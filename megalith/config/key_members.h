@@ -88,6 +88,8 @@ void convert_to_plan(To& to, const From& from) {
     to = from ? Sharding::optimizer : Sharding::none;
   } else if constexpr (std::is_same_v<To, nn::RankCapacity>) {
     to = nn::RankCapacity::of(from).value_or(nn::RankCapacity{});  // check_bounds() has reported others
+  } else if constexpr (std::is_same_v<To, std::optional<BatchRamp>>) {
+    to = BatchRamp::of(from);  // check_bounds() has reported others
   } else if constexpr (std::is_same_v<To, model::Tying>) {
     to = from ? model::Tying::tied : model::Tying::untied;
   } else if constexpr (std::is_enum_v<To>) {
@@ -107,6 +109,8 @@ void convert_to_recipe(std::optional<To>& to, const From& from) {
     to = from.modules();
   } else if constexpr (std::is_same_v<From, nn::RankCapacity>) {
     to = from.text();
+  } else if constexpr (std::is_same_v<From, std::optional<BatchRamp>>) {
+    if (from) to = from->text();
   } else if constexpr (std::is_same_v<From, Sharding>) {
     to = from == Sharding::optimizer;
   } else if constexpr (std::is_same_v<From, model::Tying>) {

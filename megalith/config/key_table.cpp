@@ -30,7 +30,7 @@ std::string value_cell(const Key& key) {
     choices += str(choices.empty() ? "" : ", ", '`', choice, '`');
   if (!choices.empty()) return choices;
   RunConfig any;
-  if (key.bounds.text_rule != nullptr) return str("number or ", key.bounds.note);
+  if (key.bounds.text_rule != nullptr) return std::string(key.bounds.note);
   const std::string kind = kind_text(key.members.asked(any)), range = range_text(key.bounds);
   return range.empty() ? kind : str(kind, range.front() == 'i' ? " " : ", ", range);
 }

@@ -52,9 +52,15 @@ Bounds only(double value, std::string_view note) { return {.min = value, .max = 
 Bounds above(double min) { return {.min = min, .is_above = true}; }
 Bounds probability() { return {.min = 0, .max = 1, .is_below = true}; }
 Bounds scale() { return {.min = 0, .max = kMaxScale, .is_above = true}; }
+Bounds batch_ramp() {
+  return {.note = "START:END:SAMPLES", .text_rule = [](const std::string& value) -> std::string_view {
+            if (BatchRamp::of(value)) return "";
+            return "must be three positive integers START:END:SAMPLES, with END a multiple of START and above it";
+          }};
+}
 /// A factor in thousandths, or the worst case.
 Bounds rank_capacity() {
-  return {.note = "`worst`", .text_rule = [](const std::string& value) -> std::string_view {
+  return {.note = "number or `worst`", .text_rule = [](const std::string& value) -> std::string_view {
             if (nn::RankCapacity::of(value)) return "";
             return "must be a multiple of 0.001 from 0.001 to 1000000, or worst";
           }};
@@ -490,10 +496,17 @@ std::vector<Key> make_keys() {
        "`[moe]` and "
        "vocabulary must make the checkpoint's model, otherwise the run is refused (exit 66, "
        "[what may differ](#what-may-differ-with-traininit))"},
-      {"train.global_batch", at([](auto& c) -> auto& { return c.train.global_batch; }), words("micro_batch x dp"),
-       between(1, kMaxSamples), warns, not_differ,
+      {"train.global_batch", at([](auto& c) -> auto& { return c.train.global_batch; }),
+       words("micro_batch x dp, or the end of `batch_ramp`"), between(1, kMaxSamples), warns, not_differ,
        "samples per step; a multiple of micro_batch x dp. A step adds the gradients of global_batch / (micro_batch x "
        "dp) microbatches"},
+      {"train.batch_ramp",
+       at(
+           [](auto& c) -> auto& { return c.train.batch_ramp; }, [](auto& c) -> auto& { return c.train.ramp; }),
+       words("none"), batch_ramp(), warns, not_differ,
+       "`32:256:20000`: the batch grows from 32 to 256 samples over the first 20,000 samples ([growing "
+       "batches](#growing-batches)); `train.global_batch` is the last one",
+       [](const RunPlan& plan) { return plan.train.ramp.has_value(); }},
       {"train.micro_batch", at([](auto& c) -> auto& { return c.train.micro_batch; }), literal("1"), at_least(1),
        may_change, not_differ, "samples per pass on one rank"},
       {"train.seed", at([](auto& c) -> auto& { return c.train.seed; }), literal("1234"), between(0, kAnyInteger),

@@ -160,7 +160,8 @@ constexpr OtherName kOtherNames[] = {
     {"grad_accum grad_accum_steps gradient_accumulation_steps gradient_accumulation grad_accumulation_steps "
      "accumulate_grad_batches num_microbatches num_micro_batches",
      "train.global_batch", "It is train.micro_batch * dp * microbatches of a step, dp = ranks / (tp * pp)"},
-    {"rampup_batch_size decrease_batch_size_if_needed", "", "Every step has train.global_batch samples; leave it out"},
+    {"rampup_batch_size", "train.batch_ramp", "It is START:END:SAMPLES, and grows by START"},
+    {"decrease_batch_size_if_needed", "", "Every step has train.global_batch samples; leave it out"},
     {"dtype torch_dtype params_dtype data_type mixed_precision amp autocast "
      "mixed_precision_param",
      "train.precision", "It is fp64, fp32, bf16 or fp16"},

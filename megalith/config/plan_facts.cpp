@@ -76,7 +76,7 @@ capture::RunFacts RunPlan::run_facts() const {
           .varying_lengths = false,       // samples may have lengths of their own, but tensors keep their sizes
           .for_inference = false,         // plans are of training
           .hybrid_context_parallel = false,
-          .ramps_batch = false,  // every step has global_batch samples
+          .ramps_batch = train.ramp.has_value(),
           .records_again = false,
           .random_on_host = false,  // seed, step and site lie in device memory
           .maps_memory = is_on_gpus && grid.world_size > 1,

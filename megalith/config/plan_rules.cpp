@@ -91,6 +91,25 @@ void check_row_shares(const RunPlan& plan, Problems& out) {
               round_up(samples, std::lcm(halves, shares / std::gcd(shares, seq_len))), " would do"));
 }
 
+/// What a batch that grows does not go with, and whether its sizes fit.
+void check_ramp(const RunPlan& plan, Problems& out) {
+  if (!plan.train.ramp) return;
+  const BatchRamp& ramp = *plan.train.ramp;
+  const Index samples = plan.train.micro_batch * plan.grid.dp;
+  const auto require = [&](bool fits, const std::string& rule) {
+    out.require(fits, "train.batch_ramp", ramp.text(), rule);
+  };
+  require(ramp.end == plan.train.global_batch,
+          str("must end at train.global_batch = ", plan.train.global_batch, "; leave that out"));
+  require(ramp.start % samples == 0, str("must start at a multiple of train.micro_batch * dp = ",
+                                         plan.train.micro_batch, " * ", plan.grid.dp, " = ", samples));
+  require(plan.chunks == 1, "does not go with parallel.chunks > 1, whose memory depends on the microbatches of a step");
+  require(!plan.model.moe.has_experts(), "does not go with moe.num_experts, whose losses are shares of one batch size");
+  require(!plan.task.is_set(), "does not go with task.name: an epoch has whole batches of one size");
+  require(plan.graphs.mode == capture::GraphMode::none,
+          "needs graphs.mode = none: a graph holds the microbatches of one batch size");
+}
+
 void check_batches(const RunPlan& plan, Problems& out) {
   const TrainConfig& t = plan.train;
   out.require(t.micro_batch <= t.global_batch, "train.micro_batch", t.micro_batch,
@@ -108,6 +127,7 @@ void check_batches(const RunPlan& plan, Problems& out) {
   const pipeline::ScheduleShape shape{plan.grid.pp, plan.chunks, static_cast<int>(t.global_batch / samples),
                                       plan.group_size};
   pipeline::check_shape(shape, out);
+  check_ramp(plan, out);
 }
 
 void check_train(const RunPlan& plan, Problems& out) {

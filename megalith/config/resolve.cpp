@@ -135,7 +135,8 @@ void derive_train(RunConfig& c, const BrokenKeys& broken, const RunPlan& plan, P
   RunConfig::Train& t = c.train;
   if (!t.steps && !broken.any("train.steps")) out.add_line("train.steps is not set: how many optimizer steps to run");
   set_default(t.steps, 1);
-  set_default(t.global_batch, *t.micro_batch * plan.grid.dp);
+  const std::optional<BatchRamp> ramp = BatchRamp::of(t.batch_ramp.value_or(""));
+  set_default(t.global_batch, ramp ? ramp->end : *t.micro_batch * plan.grid.dp);
   set_default(t.gemm, "timed");
   derive_loss_scale(t, out);
   RunConfig::Optimizer& o = c.optimizer;

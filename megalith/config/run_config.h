@@ -56,7 +56,7 @@ struct RunConfig {
   } parallel;
   struct Train {
     std::optional<Index> steps, global_batch, micro_batch, seed, eval_interval, eval_batches, early_stop;
-    std::optional<std::string> init, precision, gemm;
+    std::optional<std::string> init, precision, gemm, batch_ramp;
     std::optional<double> loss_scale, loss_scale_min, early_stop_delta;
     std::optional<Index> loss_scale_interval;
     std::optional<bool> deterministic;

@@ -8,6 +8,7 @@
 #include "megalith/capture/scopes.h"
 #include "megalith/checkpoint/checkpoint_config.h"
 #include "megalith/comm/world.h"
+#include "megalith/config/batch_ramp.h"
 #include "megalith/config/run_config.h"
 #include "megalith/data/data_config.h"
 #include "megalith/grid/parallel_config.h"
@@ -27,7 +28,8 @@ std::string_view default_precision(Device device);
 
 struct TrainConfig {
   Index steps = 0, global_batch = 1, micro_batch = 1;
-  std::string init;  ///< a checkpoint whose values a run begins with; empty: random ones
+  std::optional<BatchRamp> ramp = {};  ///< its end is global_batch
+  std::string init;                    ///< a checkpoint whose values a run begins with; empty: random ones
   std::uint64_t seed = 1234;
   std::string precision = "fp32";  ///< fp64, fp32, bf16, fp16
   ops::LossScaling scaling;        ///< fp16 only
@@ -39,6 +41,8 @@ struct TrainConfig {
   double early_stop_delta = 0;                    ///< nats by which a loss must be lower to be better
 
   Policy policy() const { return policy_of(precision).value(); }
+  /// Samples of the step that begins after so many: the largest number is global_batch.
+  Index batch_after(Index samples) const { return ramp ? ramp->batch_after(samples) : global_batch; }
   Determinism determinism() const { return deterministic ? Determinism::required : Determinism::not_required; }
 };
 

@@ -17,8 +17,10 @@ grid::LayerAssignment assign_layers(const StageConfig& config, int pp) {
   return grid::LayerAssignment::uneven(config.model.num_layers, pp, config.chunks, config.stage_layers);
 }
 
-pipeline::ScheduleShape schedule_shape(const StageConfig& config, const comm::Mesh& mesh, pipeline::ScheduleMode mode) {
-  return {mesh.pp.size(), config.chunks, num_microbatches(config, mesh), config.group_size, mode};
+/// Of a step, or of an evaluation.
+pipeline::ScheduleShape schedule_shape(const StageConfig& config, const comm::Mesh& mesh, pipeline::ScheduleMode mode,
+                                       Index global_batch) {
+  return {mesh.pp.size(), config.chunks, num_microbatches(config, mesh, global_batch), config.group_size, mode};
 }
 
 Index pool_of(const pipeline::LoweredSchedule& schedule, int chunk) {
@@ -63,16 +65,21 @@ std::vector<ChunkRange> chunk_ranges(const StageConfig& config, const comm::Mesh
 }
 
 int num_microbatches(const StageConfig& config, const comm::Mesh& mesh) {
+  return num_microbatches(config, mesh, config.global_batch);
+}
+
+int num_microbatches(const StageConfig& config, const comm::Mesh& mesh, Index global_batch) {
   const Index samples = config.micro_batch * mesh.dp.size();
-  if (config.global_batch < 1 || config.micro_batch < 1 || config.global_batch % samples != 0) {
-    throw ConfigError(str("train.global_batch = ", config.global_batch,
-                          ": must be a multiple of train.micro_batch * dp = ", samples));
+  if (global_batch < 1 || config.micro_batch < 1 || global_batch % samples != 0) {
+    throw ConfigError(
+        str("train.global_batch = ", global_batch, ": must be a multiple of train.micro_batch * dp = ", samples));
   }
-  return static_cast<int>(config.global_batch / samples);
+  return static_cast<int>(global_batch / samples);
 }
 
 Stage::Stage(StageConfig config, const comm::Mesh& mesh)
     : config_(std::move(config)),
+      batch_(config_.global_batch),
       layout_(batch_shape(config_.model, config_.micro_batch, config_.model.seq_len)),
       mesh_(mesh),
       memory_({.model = config_.model,
@@ -127,11 +134,24 @@ void Stage::plan_memory() {
   plan_pass(pass(nn::Mode::train));
   plan_pass(pass(nn::Mode::evaluate));
   if (may_run_in_rounds()) plan_pass(pass(nn::Mode::train, nn::RowExchange::in_rounds));
-  train_schedule_ = cheapest_lowering(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training));
+  train_schedule_ = cheapest_lowering(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training, batch_));
   eval_schedule_ =
-      pipeline::lower(schedule_shape(config_, mesh_, pipeline::ScheduleMode::forward_only), mesh_.pp_rank());
+      pipeline::lower(schedule_shape(config_, mesh_, pipeline::ScheduleMode::forward_only, batch_), mesh_.pp_rank());
   first_slot_ = first_slots(train_schedule_, config_.chunks);
   first_eval_slot_ = first_slots(eval_schedule_, config_.chunks);
+}
+
+void Stage::set_batch(Index global_batch) {
+  if (global_batch == batch_) return;
+  if (config_.chunks > 1 || config_.capture.layers.any() || config_.input_uploads == InputUploads::whole_step)
+    throw InternalError("[Stage::set_batch] chunks or graphs: their memory is that of one batch size");
+  pipeline::LoweredSchedule schedule =
+      cheapest_lowering(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training, global_batch));
+  if (schedule.num_slots.front() > std::ssize(slots_))
+    throw InternalError(
+        str("[Stage::set_batch] ", schedule.num_slots.front(), " slots: ", slots_.size(), " are there"));
+  train_schedule_ = std::move(schedule);
+  batch_ = global_batch;
 }
 
 pipeline::LoweredSchedule Stage::cheapest_lowering(const pipeline::ScheduleShape& shape) const {

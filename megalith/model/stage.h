@@ -29,9 +29,9 @@ struct StageConfig {
   std::vector<Index> stage_layers = {};  ///< layers of every global stage; empty: equal shares
   int chunks = 1, group_size = 0;
   nn::SequenceParallel sequence_parallel =
-      nn::SequenceParallel::off;  ///< on: a rank holds a share of the rows outside tensor-parallel regions
-  int sub_batches = 1;            ///< of the layers' forward passes: 1 or 2
-  Index global_batch = 1, micro_batch = 1;
+      nn::SequenceParallel::off;            ///< on: a rank holds a share of the rows outside tensor-parallel regions
+  int sub_batches = 1;                      ///< of the layers' forward passes: 1 or 2
+  Index global_batch = 1, micro_batch = 1;  ///< of steps the largest (Stage::set_batch), and of evaluations
   std::uint64_t seed = 0;
   Policy policy = {};
   Device device = Device::cpu;
@@ -49,6 +49,7 @@ std::vector<ChunkRange> chunk_ranges(const StageConfig& config, const comm::Mesh
 
 /// Microbatches of a step on one data-parallel rank.
 int num_microbatches(const StageConfig& config, const comm::Mesh& mesh);
+int num_microbatches(const StageConfig& config, const comm::Mesh& mesh, Index global_batch);
 
 /// All that one rank holds of a GPT: parameters, chunks, and the planned memory of the microbatches in flight. It is
 /// built without memory, so `plan` can compute the bytes of any rank of any grid. allocate() then takes exactly those.
@@ -85,6 +86,10 @@ class Stage : public pipeline::Stage {
     return {memory_.work().data(), static_cast<std::size_t>(memory_.work().bytes())};
   }
 
+  /// From here on steps have so many samples, at most config().global_batch: schedule() changes. Only with one chunk,
+  /// and without graphs.
+  void set_batch(Index global_batch);
+  Index step_batch() const { return batch_; }
   /// Sets the batch of the next passes, and uploads it with InputUploads::whole_step. `first_sample`: number of the
   /// batch's first sample in `source`. `optimizer_state` (u8 [sizeof(ops::OptimizerState)]): its loss scale multiplies
   /// that of `state`; undefined in evaluation.
@@ -98,7 +103,7 @@ class Stage : public pipeline::Stage {
   /// The terms of the losses in the inputs that this rank's head will read of another step's batch; 0 on other ranks.
   /// Reads the batch once: a load() of it takes it from here. Thereby the terms are known before the step. Two batches
   /// may be held: that of the step under way, and one that comes.
-  LossCounts read_ahead(const BatchSource& source, Index first_sample);
+  LossCounts read_ahead(const BatchSource& source, Index first_sample, Index global_batch);
   /// Whether read_ahead() has read the batch and it has not been replaced. The same on all ranks.
   bool has_read(const BatchSource& source, Index first_sample) const;
   /// By loss: the sum over this rank's samples since begin(). [losses] f64, zero except on the last stage.
@@ -201,12 +206,16 @@ class Stage : public pipeline::Stage {
   /// losses to `counts`.
   void fill_block(int microbatch, std::span<std::byte> host, LossCounts& counts) const;
   /// Writes the inputs of a microbatch of a source's batch.
-  void fill_inputs(const BatchSource& source, Index first_sample, int microbatch, std::span<std::byte> host) const;
+  void fill_inputs(const BatchSource& source, Index first_sample, Index global_batch, int microbatch,
+                   std::span<std::byte> host) const;
   /// The bytes of a microbatch in `read`; empty if they are not there.
   std::span<const std::byte> block_of(const ReadBatch& read, int microbatch) const;
   /// Whether its counts are those of the model: one of the replicas, with the head.
   bool counts_terms() const { return mesh_.last_stage() && mesh_.tp_rank() == 0; }
-  Index first_sample_of(int microbatch) const;
+  /// Its first sample in a batch of so many samples.
+  Index first_sample_of(int microbatch, Index global_batch) const;
+  /// Samples of the passes from here on.
+  Index batch() const { return mode_ == nn::Mode::train ? batch_ : config_.global_batch; }
   Index input_bytes_of(int chunk) const;
   /// Bytes of a microbatch in the inputs of a step. A rank in the middle of the model has no ids there.
   Index step_block_bytes() const;
@@ -224,6 +233,7 @@ class Stage : public pipeline::Stage {
   ActivationSlot& slot(int chunk, int slot);
 
   StageConfig config_;
+  Index batch_;         ///< samples of a step
   BatchLayout layout_;  ///< of a microbatch
   comm::Mesh mesh_;
   ChunkMemory memory_;

@@ -35,33 +35,33 @@ Index Stage::step_block_bytes() const {
   return bytes;
 }
 
-Index Stage::first_sample_of(int microbatch) const {
-  return mesh_.dp_rank() * (config_.global_batch / mesh_.dp.size()) + microbatch * config_.micro_batch;
+Index Stage::first_sample_of(int microbatch, Index global_batch) const {
+  return mesh_.dp_rank() * (global_batch / mesh_.dp.size()) + microbatch * config_.micro_batch;
 }
 
 void Stage::fill_block(int microbatch, std::span<std::byte> host, LossCounts& counts) const {
   const std::span<const std::byte> read =
       current_.is(*source_, first_sample_) ? block_of(current_, microbatch) : std::span<const std::byte>{};
   if (read.empty())
-    fill_inputs(*source_, first_sample_, microbatch, host);
+    fill_inputs(*source_, first_sample_, batch(), microbatch, host);
   else
     std::ranges::copy(read.first(host.size()), host.begin());
   StepState state = state_;
-  state.first_sample = static_cast<std::uint64_t>(first_sample_of(microbatch) * sequences());
+  state.first_sample = static_cast<std::uint64_t>(first_sample_of(microbatch, batch()) * sequences());
   std::memcpy(host.data(), &state, sizeof(state));
   if (config_.model.is_masked_lm()) {
-    state.loss_scale = 1.0 / static_cast<double>(config_.global_batch);
+    state.loss_scale = 1.0 / static_cast<double>(batch());
     std::memcpy(BatchLayout::label_state_of({host.data(), {std::ssize(host)}, DType::u8}).raw(), &state, sizeof(state));
   }
   count_losses(layout_.on_host(host), counts);
 }
 
-void Stage::fill_inputs(const BatchSource& source, Index first_sample, int microbatch,
+void Stage::fill_inputs(const BatchSource& source, Index first_sample, Index global_batch, int microbatch,
                         std::span<std::byte> host) const {
   const Batch batch = layout_.on_host(host);
   const bool reads =
       std::ranges::any_of(kBatchInputs, [&](const BatchInput& input) { return !(batch.*input.host).empty(); });
-  if (reads) source.fill(first_sample + first_sample_of(microbatch), config_.micro_batch, batch);
+  if (reads) source.fill(first_sample + first_sample_of(microbatch, global_batch), config_.micro_batch, batch);
 }
 
 std::span<const std::byte> Stage::block_of(const ReadBatch& read, int microbatch) const {
@@ -74,19 +74,19 @@ bool Stage::has_read(const BatchSource& source, Index first_sample) const {
   return current_.is(source, first_sample) || next_.is(source, first_sample);
 }
 
-LossCounts Stage::read_ahead(const BatchSource& source, Index first_sample) {
+LossCounts Stage::read_ahead(const BatchSource& source, Index first_sample, Index global_batch) {
   if (current_.is(source, first_sample)) return current_.counts;
   if (next_.is(source, first_sample)) return next_.counts;
   next_.source = &source;
   next_.first_sample = first_sample;
   next_.counts = {};
   if (!counts_terms()) return {};
-  const int microbatches = num_microbatches(config_, mesh_);
+  const int microbatches = num_microbatches(config_, mesh_, global_batch);
   const auto bytes = static_cast<std::size_t>(layout_.bytes());
   next_.blocks.resize(static_cast<std::size_t>(microbatches) * bytes);
   for (int i = 0; i < microbatches; ++i) {
     const std::span<std::byte> block = std::span(next_.blocks).subspan(static_cast<std::size_t>(i) * bytes, bytes);
-    fill_inputs(source, first_sample, i, block);
+    fill_inputs(source, first_sample, global_batch, i, block);
     count_losses(layout_.on_host(block), next_.counts);
   }
   return next_.counts;

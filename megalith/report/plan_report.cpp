@@ -243,6 +243,11 @@ std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) 
                          model::parameters_text(plan.model), ", ", plan.train.precision, "\n");
   text += str(count, count == 1 ? " microbatch" : " microbatches", " a step: global_batch ", plan.train.global_batch,
               " = ", count, " x micro_batch ", plan.train.micro_batch, " x dp ", plan.grid.dp, "\n");
+  if (plan.train.ramp) {
+    const config::BatchRamp::Length length = plan.train.ramp->length();
+    text += str("batch ramp: ", plan.train.ramp->start, " to ", plan.train.ramp->end, " samples in ", length.steps,
+                " steps of ", length.samples, " samples\n");
+  }
   if (plan.train.steps > 0) text += str("learning rate: ", optim::curve_text(plan.optimizer), "\n");
   text += "\n";
   text += ranks_table(planned.ranks) + "\n";

@@ -72,7 +72,7 @@ std::vector<std::byte> as_bytes_of(Index rank, const std::vector<float>& numbers
 }  // namespace
 
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
-    : memory_(world, plan), program_(memory_), graphs_(memory_, program_) {}
+    : memory_(world, plan), program_(memory_), graphs_(memory_, program_), batch_(plan.train.global_batch) {}
 
 void Engine::allocate(InitialValues values) {
   const Device device = memory_.plan().device;
@@ -162,20 +162,31 @@ void Engine::start_step(const model::BatchSource& source, const Progress& progre
   end_step(index);
 }
 
+void Engine::set_batch(Index samples) {
+  if (samples == batch_) return;
+  batch_ = samples;
+  stage().set_batch(samples);
+  memory_.train_executor().change(stage().schedule(), stage().boundary_shape());
+}
+
 void Engine::load(const Started& started) {
+  const config::TrainConfig& train = memory_.plan().train;
   const bool ahead = counts_terms_ahead(memory_.plan());
   const Index first = started.progress.samples;
+  set_batch(train.batch_after(first));
   if (ahead) count_terms(*started.source, first);
   stage().load(exec(), nn::Mode::train, *started.source, first,
                {.step = static_cast<std::uint64_t>(started.progress.step),
                 .loss_scale = ahead ? 1.0 : 1.0 / program_.rules().divided_by},
                memory_.scalars().optimizer_state);
-  if (ahead) program_.set_next_terms(stage().read_ahead(*started.source, first + memory_.plan().train.global_batch)[0]);
+  if (!ahead) return;
+  const Index next = first + batch_;
+  program_.set_next_terms(stage().read_ahead(*started.source, next, train.batch_after(next))[0]);
 }
 
 void Engine::count_terms(const model::BatchSource& source, Index first_sample) {
   if (stage().has_read(source, first_sample)) return;  // the vote of the step before has summed them
-  std::int64_t terms = stage().read_ahead(source, first_sample)[0];
+  std::int64_t terms = stage().read_ahead(source, first_sample, batch_)[0];
   Exec host;
   comm::all_reduce(host, world().all(), Tensor(&terms, {1}, DType::i64), comm::Reduce::sum).wait(host);
   ops::OptimizerState state = optimizer_state();

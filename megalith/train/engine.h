@@ -113,6 +113,7 @@ class Engine {
   StepProgram program_;
   GraphRunner graphs_;
   ops::GemmTable gemm_table_;
+  Index batch_;  ///< samples of the steps that are submitted now
   /// Bytes of a step in flight: its StepOutcome, then the totals of MoE layers.
   Index outcome_bytes() const;
   LossMeans means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const;
@@ -121,6 +122,8 @@ class Engine {
   std::byte* outcome_of(Index step_in_flight);  ///< its StepOutcome, then totals
   /// The numbers of the batch that was evaluated last, sample by sample, on rank 0. Collective.
   std::vector<float> gather_numbers();
+  /// Samples of the steps that are submitted from here on.
+  void set_batch(Index samples);
   void load(const Started& started);
   /// Makes the terms of a step's first loss known to its passes, unless the vote of the step before has: in the first
   /// step of a run and of a resume. Collective.

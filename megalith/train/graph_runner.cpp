@@ -115,7 +115,7 @@ void GraphRunner::run_by(capture::StepGraph& graph, Via via, Ops&& ops, BeforeLa
 
 comm::StepPattern* GraphRunner::pattern_of_step(GraphCache::State state) {
   if (state == GraphCache::State::capturing) return nullptr;
-  return state == GraphCache::State::replaying ? &calls_beside_graphs_ : &eager_calls_;
+  return state == GraphCache::State::replaying ? &calls_beside_graphs_ : &eager_calls_[memory_.stage().step_batch()];
 }
 
 void GraphRunner::run_ops(const AskRequests& ask, Via via) {

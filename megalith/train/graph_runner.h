@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <map>
 
 #include "megalith/capture/step_graph.h"
 #include "megalith/comm/nccl/gpus.h"
@@ -91,7 +92,8 @@ class GraphRunner {
   RunMemory& memory_;
   StepProgram& program_;
   const config::RunPlan& plan_;
-  comm::StepPattern eager_calls_, calls_beside_graphs_;
+  std::map<Index, comm::StepPattern> eager_calls_;  ///< by the samples of a step
+  comm::StepPattern calls_beside_graphs_;
   capture::StepGraph train_graph_, eval_graph_;
   GraphCache layer_graphs_;
   GraphCheck check_;

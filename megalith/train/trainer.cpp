@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -80,6 +81,9 @@ class Run {
 
  private:
   using Failure = SavePolicy::Failure;
+  struct StepBatch {
+    Index first_sample = 0, size = 0;
+  };
 
   bool first() const { return world_.rank() == 0; }
   bool is_last() const { return progress_.step == plan_.train.steps; }
@@ -209,8 +213,9 @@ class Run {
     world_.begin_step(progress_.step + 1);
     engine_.start_step(*train_batches_, progress_,
                        [this] { return saves_.requests(progress_.step + 2 + engine_.steps_ahead()); });
+    batches_.push_back({progress_.samples, plan_.train.batch_after(progress_.samples)});
     ++progress_.step;
-    progress_.samples += plan_.train.global_batch;
+    progress_.samples += batches_.back().size;
   }
 
   StepReport finish_step(Index step) {
@@ -248,7 +253,9 @@ class Run {
     Requests asked;
     for (const StepReport& result : results) {
       ++step;
-      if (first()) report(step, result, seconds);
+      const StepBatch batch = batches_.front();
+      batches_.pop_front();
+      if (first()) report(step, batch, result, seconds);
       add(asked, {.stop = result.stop ? Stop::asked : Stop::no, .save = result.save});
       refuse_repeated_overflow(step, result);
     }
@@ -268,13 +275,12 @@ class Run {
                              ". A lower optimizer.lr, a longer warm-up or train.precision = bf16 may help"));
   }
 
-  void report(Index step, const StepReport& result, double seconds) {
+  void report(Index step, const StepBatch& batch, const StepReport& result, double seconds) {
     const Index per_sample = plan_.model.tokens_per_sample();
-    const double tokens = static_cast<double>(plan_.train.global_batch * per_sample);
-    const Index samples = progress_.samples - (progress_.step - step) * plan_.train.global_batch;
+    const double tokens = static_cast<double>(batch.size * per_sample);
     const StepMetrics metrics{.step = step,
                               .result = result,
-                              .tokens = samples * per_sample,
+                              .tokens = (batch.first_sample + batch.size) * per_sample,
                               .step_time_s = seconds,
                               .tokens_per_second = tokens / seconds,
                               .model_tflops_per_s = model::flops_per_token(plan_.model) * tokens / seconds * 1e-12,
@@ -339,7 +345,8 @@ class Run {
   SavePolicy saves_;
   GraphReports graphs_;
   Progress progress_;
-  double finished_at_ = 0;  ///< when the last step's numbers were read, or a sequence of steps was started
+  std::deque<StepBatch> batches_;  ///< of the steps in flight
+  double finished_at_ = 0;         ///< when the last step's numbers were read, or a sequence of steps was started
   Index memory_bytes_ = 0;
   static constexpr Index kMaxOverflows = 20;
   Index overflows_ = 0;  ///< steps in a row

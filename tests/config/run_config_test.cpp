@@ -102,19 +102,11 @@ TEST(Recipe, WsdDecaysOverATenthOfTheStepsByDefault) {
 }
 
 TEST(Recipe, AnEarlyStopNeedsEvaluationsOnAHeldOutSet) {
-  const auto problems = [](const std::vector<std::string>& settings) -> std::string {
-    try {
-      resolve(parse_recipe(kSmall, "r.toml", settings));
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(problems({"train.early_stop=2"}),
+  EXPECT_EQ(problem_of(kSmall, {"train.early_stop=2"}),
             "r.toml: 2 problems\n"
             "  train.early_stop = 2: needs a held-out set: give data.valid or data.split\n"
             "  train.early_stop = 2: needs evaluations during the run: set train.eval_interval");
-  EXPECT_EQ(problems({"train.early_stop=2", "train.eval_interval=5", "data.valid=held-out.txt"}), "");
+  EXPECT_EQ(problem_of(kSmall, {"train.early_stop=2", "train.eval_interval=5", "data.valid=held-out.txt"}), "");
 }
 
 TEST(Recipe, ResolvedRecipeGivesTheSamePlanAgain) {

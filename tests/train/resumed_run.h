@@ -36,7 +36,7 @@ inline Trained train_and_save(const config::RunPlan& plan, const io::Path& folde
     }
     for (Index step = begin; step < end; ++step) {
       const train::StepReport result = engine.step(source, progress, train::Stop::no);
-      progress = {step + 1, progress.samples + plan.train.global_batch};
+      progress = {step + 1, progress.samples + plan.train.batch_after(progress.samples)};
       if (world.rank() == 0) trained.losses.push_back(result.loss);
     }
     if (begin > 0) return;

@@ -173,7 +173,7 @@ inline void train_rank(comm::World& world, const config::RunPlan& plan, const mo
   train::Progress progress;
   for (Index step = 0; step < plan.train.steps; ++step) {
     const train::StepReport result = engine.step(source, progress, train::Stop::no);
-    progress = {step + 1, progress.samples + plan.train.global_batch};
+    progress = {step + 1, progress.samples + plan.train.batch_after(progress.samples)};
     if (step == 0) put_params(record.gradients, engine.stage(), true);
     if (world.rank() != 0) continue;
     record.losses.push_back(result.loss);

@@ -1,0 +1,71 @@
+#include "megalith/config/batch_ramp.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megalith/config/run_plan.h"
+
+#include "tests/config/small_recipe.h"
+
+namespace megalith::config {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(BatchRamp, GrowsInEqualPartsOfItsSamples) {
+  const BatchRamp ramp{32, 256, 20000};
+  // Seven parts of 20000 / 7 = 2857.14 samples.
+  EXPECT_EQ(ramp.batch_after(0), 32);
+  EXPECT_EQ(ramp.batch_after(2857), 32);
+  EXPECT_EQ(ramp.batch_after(2858), 64);
+  EXPECT_EQ(ramp.batch_after(10000), 128);
+  EXPECT_EQ(ramp.batch_after(17143), 224);
+  EXPECT_EQ(ramp.batch_after(19999), 224);
+  EXPECT_EQ(ramp.batch_after(20000), 256);
+  EXPECT_EQ(ramp.batch_after(1 << 30), 256);
+  EXPECT_THAT((BatchRamp{2, 8, 24}.sizes()), ElementsAre(2, 4, 6, 8));
+  // 4 x 2, 2 x 4, 2 x 6: the eighth step ends at 28.
+  EXPECT_EQ((BatchRamp{2, 8, 24}.length().steps), 8);
+  EXPECT_EQ((BatchRamp{2, 8, 24}.length().samples), 28);
+}
+
+TEST(BatchRamp, IsThreePositiveIntegersOfWhichOneDividesTheOther) {
+  const std::optional<BatchRamp> ramp = BatchRamp::of("32:256:20000");
+  ASSERT_TRUE(ramp);
+  EXPECT_EQ(ramp->text(), "32:256:20000");
+  for (const char* text : {"", "32", "32:256", "32:256:", "32:256:0", "0:256:100", "-2:4:10", "32:100:20000",
+                           "32:32:10", "256:32:10", "32:256:20000:1", "32:256:20000 ", "a:b:c", "2:4:99999999999"})
+    EXPECT_FALSE(BatchRamp::of(text)) << text;
+}
+
+std::string problems_of(std::vector<std::string> settings) { return problem_of(kSmall, std::move(settings)); }
+
+TEST(BatchRamp, ItsEndIsTheGlobalBatch) {
+  const RunPlan plan = resolve(parse_recipe(kSmall, "r.toml", std::vector<std::string>{"train.batch_ramp=2:8:24"}));
+  EXPECT_EQ(plan.train.global_batch, 8);
+  EXPECT_EQ(plan.train.batch_after(9), 4);
+  EXPECT_NE(to_toml(plan.as_config()).find("batch_ramp = '2:8:24'"), std::string::npos);
+  const RunPlan without = resolve(parse_recipe(kSmall, "r.toml"));
+  EXPECT_EQ(without.train.batch_after(9), without.train.global_batch);
+  EXPECT_EQ(to_toml(without.as_config()).find("batch_ramp"), std::string::npos);
+}
+
+TEST(BatchRamp, RefusesWhatItDoesNotGoWith) {
+  EXPECT_THAT(problems_of({"train.batch_ramp=2:7:24"}),
+              HasSubstr("train.batch_ramp = 2:7:24: must be three positive integers START:END:SAMPLES, with END a "
+                        "multiple of START and above it"));
+  EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "train.global_batch=16"}),
+              HasSubstr("train.batch_ramp = 2:8:24: must end at train.global_batch = 16; leave that out"));
+  EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "train.micro_batch=4"}),
+              HasSubstr("must start at a multiple of train.micro_batch * dp = 4 * 1 = 4"));
+  EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "graphs.mode=iteration"}),
+              HasSubstr("needs graphs.mode = none: a graph holds the microbatches of one batch size"));
+  EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "moe.num_experts=4"}), HasSubstr("does not go with moe"));
+  EXPECT_THAT(problems_of({"train.batch_ramp=4:8:24", "parallel.pp=2", "parallel.chunks=2"}),
+              HasSubstr("does not go with parallel.chunks > 1"));
+  EXPECT_EQ(problems_of({"train.batch_ramp=2:8:24", "parallel.pp=2", "parallel.ranks=4"}), "");
+}
+
+}  // namespace
+}  // namespace megalith::config
