@@ -18,6 +18,7 @@
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/convert/hf_model.h"
+#include "megalith/data/chat_template.h"
 #include "megalith/io/log_file.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/reader.h"
@@ -277,6 +278,10 @@ Job prepare(config::RunPlan& plan, const TrainOptions& options, const Launcher& 
   const io::Path vocabulary = vocabulary_folder(*fs, plan.data.tokenizer, plan.data.vocab_dir);
   const auto tokenizer = tokenizer::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
   train::check_vocabulary(plan, *tokenizer);
+  if (plan.data.format == data::DataFormat::chat && plan.data.chat_template.empty()) {  // a checkpoint keeps it
+    const data::ChatTemplate of_folder = data::chat_template_of_folder(*fs, vocabulary);
+    plan.data.chat_template = data::kChatTemplateNames[static_cast<std::size_t>(of_folder)];
+  }
   const std::shared_ptr<const train::RunData> data = train::open_run_data(*fs, plan, *tokenizer, usable_cores());
   config::set_samples(data->train().samples, plan);
   if (launcher.process == 0) print_notes(plan, data->notes());

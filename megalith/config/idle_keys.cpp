@@ -40,7 +40,10 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
       !optim::reads_decay_steps(o.decay) &&
       o.decay_steps != optim::default_decay_steps(o.decay, o.warmup_steps, plan.train.steps);  // of a resolved recipe
   constexpr std::string_view kGraphs = "graphs.mode = none";
-  return {{"graphs.check", no_graphs && plan.graphs.check_steps != usual.check_steps, kGraphs},
+  const bool is_chat = plan.data.format == data::DataFormat::chat;
+  return {{"data.key", is_chat && plan.data.key != data::DataConfig().key, "data.format = chat"},
+          {"data.chat_too_long", !is_chat && plan.data.chat_too_long != data::ChatTooLong::cut, "data.format = text"},
+          {"graphs.check", no_graphs && plan.graphs.check_steps != usual.check_steps, kGraphs},
           {"graphs.optimizer", no_graphs && plan.graphs.optimizer, kGraphs},
           {"graphs.per", no_graphs && plan.graphs.per != usual.per, kGraphs},
           {"graphs.scopes", no_graphs && !plan.graphs.scopes.empty(), kGraphs},

@@ -59,6 +59,10 @@ inline constexpr std::array<std::string_view, 2> kNamesOf<ops::RouterScore> = {"
 template <>
 inline constexpr auto kNamesOf<data::SentenceOrder> = data::kSentenceOrderNames;
 template <>
+inline constexpr auto kNamesOf<data::DataFormat> = data::kDataFormatNames;
+template <>
+inline constexpr auto kNamesOf<data::ChatTooLong> = data::kChatTooLongNames;
+template <>
 inline constexpr auto kNamesOf<nn::AuxScope> = nn::kAuxScopeNames;
 template <>
 inline constexpr auto kNamesOf<nn::ExpertCapacity> = nn::kExpertCapacityNames;

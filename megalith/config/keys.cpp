@@ -5,6 +5,7 @@
 
 #include "megalith/config/key_members.h"
 #include "megalith/config/moe_rules.h"
+#include "megalith/data/chat_template.h"
 #include "megalith/model/model_config.h"
 #include "megalith/tokenizer/tokenizer.h"
 
@@ -628,6 +629,17 @@ std::vector<Key> make_keys() {
       {"data.split", at([](auto& c) -> auto& { return c.data.split; }), words("none"), any(), must_match, not_differ,
        "instead of `valid`: `\"0.9\"`, the fraction for training, or `\"969,30,1\"`, weights of training, held-out and "
        "unused tokens; not with weights in `train`"},
+      {"data.format", at([](auto& c) -> auto& { return c.data.format; }), literal("'text'"),
+       one_of(kNamesOf<data::DataFormat>), may_change, not_differ,
+       "`chat`: lines of conversations, of which answers are trained on ([chat.md](chat.md)). The tokens must be the "
+       "same on `--resume`"},
+      {"data.chat_template", at([](auto& c) -> auto& { return c.data.chat_template; }),
+       words("that of the folder `vocab_dir`"), one_of(data::kChatTemplateNames), may_change, not_differ,
+       "how a conversation is written as tokens: `chatml`, `llama3` or `plain`. The tokens must be the same on "
+       "`--resume`"},
+      {"data.chat_too_long", at([](auto& c) -> auto& { return c.data.chat_too_long; }), literal("'cut'"),
+       one_of(kNamesOf<data::ChatTooLong>), may_change, not_differ,
+       "a conversation of more than `model.seq_len` + 1 tokens is cut at its end, or dropped; a run prints how many"},
       {"checkpoint.dir", at([](auto& c) -> auto& { return c.checkpoint.dir; }), words("OUT/checkpoints"), any(),
        may_change, differ, "folder for checkpoints, if they should not lie in OUT"},
       {"checkpoint.interval", at([](auto& c) -> auto& { return c.checkpoint.interval; }), literal("0"),

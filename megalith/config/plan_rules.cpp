@@ -153,10 +153,24 @@ void check_train(const RunPlan& plan, Problems& out) {
               "must be 0 with train.deterministic = false: two runs of one step must give the same bits");
 }
 
+void check_chat(const RunPlan& plan, Problems& out) {
+  if (plan.data.format != data::DataFormat::chat) return;
+  out.require(!plan.model.is_bert(), "data.format", "chat",
+              "must be text with model.family = bert: only a model that predicts the next token can answer");
+  const nn::MoeConfig& moe = plan.model.moe;
+  if (!moe.has_experts()) return;
+  constexpr std::string_view kRule =
+      "must be 0 with data.format = chat: the sum is over all tokens, also padding, and a step divides by the tokens "
+      "of answers";
+  out.require(moe.aux_loss == 0, "moe.aux_loss", moe.aux_loss, kRule);
+  out.require(moe.z_loss == 0, "moe.z_loss", moe.z_loss, kRule);
+}
+
 }  // namespace
 
 void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken, Problems& out) {
   check(plan.data, out);
+  if (!broken.has("data.format")) check_chat(plan, out);
   if (!broken.any("task.") && !broken.any("model.")) check_task(plan, out);
   if (shape == ModelShape::known) {
     model::check(plan.model, plan.grid.tp, out);

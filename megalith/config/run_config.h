@@ -68,7 +68,7 @@ struct RunConfig {
     std::optional<bool> distributed;
   } optimizer;
   struct Data {
-    std::optional<std::string> tokenizer, vocab_dir, split, key;
+    std::optional<std::string> tokenizer, vocab_dir, split, key, format, chat_template, chat_too_long;
     std::optional<std::vector<std::string>> train, valid;
     std::optional<Index> max_line;
   } data;

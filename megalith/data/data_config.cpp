@@ -121,6 +121,8 @@ void check(const DataConfig& config, Problems& out) {
   }
   out.require(!config.key.empty(), "data.key", "\"\"",
               "must name a member of JSON lines or a column; leave it out for \"text\"");
+  out.require(config.format == DataFormat::chat || config.chat_template.empty(), "data.chat_template",
+              config.chat_template, "needs data.format = chat");
   if (config.split.empty()) return;
   out.require(config.valid.empty(), "data.split", str("\"", config.split, "\""),
               "must not be set together with data.valid; keep one of them");

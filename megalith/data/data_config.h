@@ -1,6 +1,9 @@
 #pragma once
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megalith/base/problems.h"
@@ -14,6 +17,13 @@
 
 namespace megalith::data {
 
+/// text: documents, joined to one stream of tokens. chat: lines of conversations (open_chat_data()).
+enum class DataFormat : std::uint8_t { text, chat };
+inline constexpr std::array<std::string_view, 2> kDataFormatNames = {"text", "chat"};
+/// What becomes of a conversation that is longer than a sample.
+enum class ChatTooLong : std::uint8_t { cut, drop };
+inline constexpr std::array<std::string_view, 2> kChatTooLongNames = {"cut", "drop"};
+
 /// Section [data] of a recipe.
 struct DataConfig {
   std::string tokenizer = "gpt2";  ///< see tokenizer_names()
@@ -24,6 +34,9 @@ struct DataConfig {
   std::string key = "text";          ///< member of JSON lines, or column of Parquet, that holds the text of both
   Index max_line = kDefaultMaxLine;  ///< bytes: see CorpusReader::Options
   std::string split{};               ///< see parse_split(); empty: all of train is for training
+  DataFormat format = DataFormat::text;
+  std::string chat_template{};  ///< of kChatTemplateNames; empty: that of the folder vocab_dir
+  ChatTooLong chat_too_long = ChatTooLong::cut;
 
   /// Whether there is held-out data, if the files are long enough: `valid`, or a second part of `split`. The config
   /// must pass check().
@@ -37,7 +50,7 @@ void check(const DataConfig& config, Problems& out);
 struct DataNotes {
   std::vector<std::string> folders{};   ///< what the folders and patterns stand for
   bool has_members = false;             ///< whether a file is JSON lines or Parquet, where data.key names a member
-  std::vector<std::string> left_out{};  ///< documents that give no samples
+  std::vector<std::string> left_out{};  ///< documents that give no samples, conversations that were cut
 };
 
 /// How texts are read.

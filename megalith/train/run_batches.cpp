@@ -58,6 +58,24 @@ void fill_task(const tasks::TaskSet& set, Index count, const model::Batch& batch
   if (!batch.rows.empty()) model::fill_rows({}, batch);
 }
 
+/// Writes conversation sample_of(i), or where that is none a sample without a loss, for each i of a batch.
+template <class SampleOf>
+void fill_chat(const data::ChatSamples& set, Index count, const model::Batch& batch, SampleOf&& sample_of) {
+  static_assert(data::ChatSamples::kNoTarget == model::kNoTarget);
+  if (batch.tokens.empty()) return;
+  const auto seq_len = static_cast<std::size_t>(set.seq_len());
+  for (Index i = 0; i < count; ++i) {
+    const std::size_t at = static_cast<std::size_t>(i) * seq_len;
+    const std::span tokens = batch.tokens.subspan(at, seq_len), targets = batch.targets.subspan(at, seq_len);
+    if (const std::optional<Index> number = sample_of(i)) {
+      set.copy(*number, tokens, targets);
+    } else {
+      std::ranges::fill(tokens, 0);
+      std::ranges::fill(targets, model::kNoTarget);
+    }
+  }
+}
+
 }  // namespace
 
 void TrainBatches::fill(Index first_sample, Index, const model::Batch& batch) const {
@@ -98,6 +116,17 @@ void TaskTrainBatches::fill(Index first_sample, Index count, const model::Batch&
 
 void TaskHeldOutBatches::fill(Index first_sample, Index count, const model::Batch& batch) const {
   fill_task(set_, count, batch, [&](Index i) {
+    const Index number = first_sample + i;
+    return number < set_.count() ? std::optional(number) : std::nullopt;
+  });
+}
+
+void ChatTrainBatches::fill(Index first_sample, Index count, const model::Batch& batch) const {
+  fill_chat(set_, count, batch, [&](Index i) { return std::optional(order_.sample(first_sample + i)); });
+}
+
+void ChatHeldOutBatches::fill(Index first_sample, Index count, const model::Batch& batch) const {
+  fill_chat(set_, count, batch, [&](Index i) {
     const Index number = first_sample + i;
     return number < set_.count() ? std::optional(number) : std::nullopt;
   });

@@ -1,5 +1,6 @@
 #pragma once
 #include "megalith/data/bert_training_set.h"
+#include "megalith/data/chat_samples.h"
 #include "megalith/data/training_set.h"
 #include "megalith/model/batch.h"
 #include "megalith/tasks/task_set.h"
@@ -72,6 +73,28 @@ class TaskHeldOutBatches final : public model::BatchSource {
 
  private:
   const tasks::TaskSet& set_;
+};
+
+/// Conversations, in a new order in each epoch, which is a function of (seed, epoch).
+class ChatTrainBatches final : public model::BatchSource {
+ public:
+  ChatTrainBatches(const data::ChatSamples& set, std::uint64_t seed)
+      : set_(set), order_(data::SampleOrder::shuffled(seed, set.count())) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override;
+
+ private:
+  const data::ChatSamples& set_;
+  data::SampleOrder order_;
+};
+
+/// HeldOutBatches of conversations.
+class ChatHeldOutBatches final : public model::BatchSource {
+ public:
+  explicit ChatHeldOutBatches(const data::ChatSamples& set) : set_(set) {}
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override;
+
+ private:
+  const data::ChatSamples& set_;
 };
 
 }  // namespace megalith::train

@@ -62,6 +62,29 @@ class BertData final : public RunData {
   data::BertDataSets sets_;
 };
 
+class ChatData final : public RunData {
+ public:
+  ChatData(data::ChatDataSets sets, std::uint64_t seed) : sets_(std::move(sets)), seed_(seed) {}
+  Facts train() const override { return facts_of(sets_.train); }
+  Facts valid() const override { return sets_.valid ? facts_of(*sets_.valid) : Facts(); }
+  std::unique_ptr<model::BatchSource> train_batches() const override {
+    return std::make_unique<ChatTrainBatches>(sets_.train, seed_);
+  }
+  std::vector<HeldOut> held_out() const override {
+    std::vector<HeldOut> sets;
+    if (sets_.valid) sets.push_back({kValid, sets_.valid->count(), std::make_unique<ChatHeldOutBatches>(*sets_.valid)});
+    return sets;
+  }
+  const data::DataNotes& notes() const override { return sets_.notes; }
+
+ private:
+  static Facts facts_of(const data::ChatSamples& set) {
+    return {set.name(), set.num_tokens(), set.count(), set.fingerprint()};
+  }
+  data::ChatDataSets sets_;
+  std::uint64_t seed_;
+};
+
 /// The files of a task: one to train on, and held-out ones that each have a score of their own.
 class TaskData final : public RunData {
  public:
@@ -111,6 +134,10 @@ class TaskData final : public RunData {
 std::unique_ptr<const RunData> open_run_data(io::Fs& fs, const config::RunPlan& plan,
                                              const tokenizer::Tokenizer& tokenizer, int threads) {
   if (plan.model.task) return std::make_unique<TaskData>(fs, plan, tokenizer);
+  if (plan.data.format == data::DataFormat::chat) {
+    return std::make_unique<ChatData>(data::open_chat_data(fs, plan.data, tokenizer, plan.model.seq_len),
+                                      plan.train.seed);
+  }
   if (plan.model.is_bert()) {
     return std::make_unique<BertData>(
         data::open_bert_data(fs, plan.data, tokenizer, {plan.model.bert, plan.train.seed}, threads));

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <fstream>
 
 #include <gmock/gmock.h>
@@ -8,11 +9,12 @@
 #include "tests/apps/transformers_python.h"
 #include "tests/test_data.h"
 
-// Chats from the command line: tokens of conversations.
+// Chats from the command line: tokens of conversations, and training on them.
 namespace megalith {
 namespace {
 
 using support::Finished;
+using support::metrics_of;
 using support::Program;
 using support::run_shell;
 using ::testing::HasSubstr;
@@ -20,7 +22,55 @@ using ::testing::HasSubstr;
 const std::string kChatData = MEGALITH_TEST_DATA "/chat";
 const std::string kChatTokenizer = " --tokenizer bpe --vocab-dir " + kChatData + "/tokenizer ";
 
-class Chat : public Program {};
+/// Questions and answers; two are of one dialogue.
+const std::vector<std::pair<std::string, std::string>> kLearned = {
+    {"Who are you?", "A small model."},
+    {"What is the capital of Norland?", "Its capital is Elm Hill."},
+    {"Name three rivers.", "Arl, Bess and Corm."},
+    {"How many legs has a spider?", "Eight."},
+    {"Is it far to Oakham?", "No, nine minutes."},
+    {"Where do owls sleep?", "In the inn for owls."},
+    {"Say nothing.", ""},
+    {"Count to four.", "1, 2, 3, 4."},
+    {"\u4E2D\u6587?", "caf\u00E9 <|im_end|>"},
+    {"Bye.", "Good night."}};
+
+class Chat : public Program {
+ protected:
+  /// A dialogue for each of kLearned, the last with a second question.
+  void SetUp() override {
+    std::ofstream lines(dir_ / "dialogues.jsonl");
+    for (const auto& [question, answer] : kLearned) {
+      nlohmann::json messages = {{{"role", "user"}, {"content", question}},
+                                 {{"role", "assistant"}, {"content", answer}}};
+      if (&answer == &kLearned.back().second) {
+        messages.push_back({{"role", "user"}, {"content", "And then?"}});
+        messages.push_back({{"role", "assistant"}, {"content", "Then I sleep."}});
+      }
+      lines << nlohmann::json{{"messages", messages}}.dump() << '\n';
+    }
+    std::ofstream(dir_ / "chat.toml") << "[model]\nnum_layers = 2\nhidden_size = 48\nnum_heads = 4\nseq_len = 80\n"
+                                         "dropout = 0.0\n[train]\nsteps = 60\nglobal_batch = 10\nmicro_batch = 5\n"
+                                         "[optimizer]\nlr = 1e-2\nmin_lr = 1e-3\nwarmup_steps = 10\nbeta2 = 0.95\n"
+                                         "[data]\ntokenizer = \"bpe\"\nvocab_dir = \"" +
+                                             kChatData +
+                                             "/tokenizer\"\nformat = \"chat\"\nchat_template = \"chatml\"\n"
+                                             "train = \"" +
+                                             out("dialogues.jsonl") + "\"\n";
+  }
+  std::string chat_train(const std::string& name, const std::string& more = "") const {
+    return "megalith train " + out("chat.toml") + " --out " + out(name) + " " + more;
+  }
+};
+
+std::vector<double> losses_of(const std::vector<std::string>& metrics) {
+  std::vector<double> losses;
+  for (const std::string& line : metrics) {
+    const nlohmann::json step = nlohmann::json::parse(line);
+    if (step.contains("loss")) losses.push_back(step.at("loss"));
+  }
+  return losses;
+}
 
 TEST_F(Chat, TokenizePrintsIdsAndLoss) {
   const std::string line =
@@ -67,6 +117,61 @@ TEST_F(Chat, TokenizeGivesTheTokensOfTransformers) {
     EXPECT_EQ(std::ranges::count(ours.out, '\n'), 200);
     EXPECT_TRUE(ours.out == theirs.out) << name;
   }
+}
+
+/// In fp64 the mean over all answers of a global batch, whoever computes it.
+TEST_F(Chat, TheLossIsThatOfAnswersOnEveryGrid) {
+  const std::string steps =
+      "--set train.steps=4 --set train.precision=fp64 --set data.valid=" + out("dialogues.jsonl") +
+      " --set train.eval_interval=2 --set train.global_batch=8 --set optimizer.warmup_steps=2 "
+      "--set optimizer.decay_steps=4 ";
+  const auto losses = [&](const std::string& name, const std::string& more) {
+    const Finished trained = run_shell(chat_train(name, steps + more));
+    EXPECT_EQ(trained.code, 0) << trained.err;
+    return losses_of(metrics_of(out(name)));
+  };
+  const std::vector<double> want = losses("one", "--set train.micro_batch=8");
+  ASSERT_EQ(want.size(), 6u) << "four steps, two of which have a held-out loss";
+  // Of 400 ids alike; with padding among the terms it would be less than a third of that.
+  EXPECT_NEAR(want[0], std::log(400.0), 0.3);
+  int number = 0;
+  for (const char* grid :
+       {"--set train.micro_batch=1", "--set train.micro_batch=2 --ranks 4",
+        "--set train.micro_batch=2 --set parallel.tp=2", "--set train.micro_batch=2 --set parallel.pp=2 --ranks 4"}) {
+    const std::vector<double> got = losses("grid" + std::to_string(number++), grid);
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-12 * want[i]) << grid;
+  }
+  // A run that stops and goes on has the same losses.
+  const Finished half = run_shell(chat_train("half", steps + "--set train.micro_batch=8 --set train.steps=2"));
+  const Finished rest = run_shell(chat_train("half", steps + "--set train.micro_batch=4 --resume"));
+  EXPECT_EQ(rest.code, 0) << half.err << rest.err;
+  const std::vector<double> resumed = losses_of(metrics_of(out("half")));
+  ASSERT_EQ(resumed.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(resumed[i], want[i], 1e-12 * want[i]);
+  // Another template makes other tokens.
+  const Finished other = run_shell(chat_train("half", steps + "--set train.steps=6 --set train.micro_batch=4 "
+                                                              "--set data.chat_template=plain --resume"));
+  EXPECT_EQ(other.code, 66) << other.err;
+}
+
+TEST_F(Chat, TrainRefusesWhatDoesNotFit) {
+  const auto refused = [&](const std::string& more) {
+    const Finished finished = run_shell(chat_train("bad", more));
+    EXPECT_NE(finished.code, 0) << more;
+    return finished.err;
+  };
+  EXPECT_THAT(refused("--set data.format=text"), HasSubstr("data.chat_template = chatml: needs data.format = chat"));
+  EXPECT_THAT(refused("--set data.tokenizer=gpt2 --set data.vocab_dir=''"),
+              HasSubstr("the gpt2 vocabulary has no special tokens <|im_start|>, <|im_end|>: must have them"));
+  EXPECT_THAT(refused("--set data.train=" + recipe()), HasSubstr("tiny.toml"));
+  EXPECT_THAT(refused("--set moe.num_experts=4 --set moe.top_k=2 --set moe.ffn_hidden_size=16 --set moe.aux_loss=0.01"),
+              HasSubstr("moe.aux_loss = 0.01: must be 0 with data.format = chat"));
+  EXPECT_THAT(refused("--set model.family=bert --set data.tokenizer=bert-uncased --set data.vocab_dir=''"),
+              HasSubstr("data.format = chat: must be text with model.family = bert"));
+  const Finished cut = run_shell(chat_train("cut", "--set model.seq_len=24 --set train.steps=1"));
+  EXPECT_EQ(cut.code, 0);
+  EXPECT_THAT(cut.err, HasSubstr("conversations have over model.seq_len + 1 = 25 tokens"));
 }
 
 }  // namespace

@@ -1,0 +1,128 @@
+#include "megalith/data/chat_samples.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "megalith/base/checked_growth.h"
+#include "megalith/base/error.h"
+#include "megalith/base/hash.h"
+#include "megalith/base/str.h"
+#include "megalith/data/chat_file.h"
+#include "megalith/data/input_files.h"
+#include "megalith/data/samples.h"
+
+namespace megalith::data {
+namespace {
+
+std::vector<ChatTokens> read_chats(io::Fs& fs, const std::vector<std::string>& paths, const ChatEncoder& encoder,
+                                   std::string_view key, const DataConfig& config, DataNotes& notes) {
+  if (paths.empty()) throw ConfigError(str(key, " = []: must name at least one file"));
+  std::vector<ChatTokens> chats;
+  io::FileProblems problems;
+  for (const std::string& path : paths) {
+    const bool is_weighted = path.find(' ') != std::string::npos && !fs.exists(path) &&
+                             path.find_first_not_of("0123456789.") == path.find(' ');
+    if (is_weighted)
+      throw ConfigError(str(key, " = \"", path, "\": weights do not go with data.format = chat; name files only"));
+    std::vector<io::Path> files = {path};
+    if (fs.is_dir(path) || path.find_first_of("*?[") != std::string::npos) {
+      files = input_files(fs, {path});
+      notes.folders.push_back(str(key, " = ", io::printable(path), ": ", files_text(files)));
+    } else {
+      require_file(fs, path, key);
+    }
+    for (const io::Path& file : files) {
+      for_each_conversation(fs, file, static_cast<std::size_t>(config.max_line), problems,
+                            [&](const Conversation& conversation) { chats.push_back(encoder.encode(conversation)); });
+    }
+  }
+  problems.throw_if_any(key);
+  return chats;
+}
+
+ChatSamples chat_samples(const std::vector<std::string>& paths, std::span<const ChatTokens> chats, std::string_view key,
+                         const DataConfig& config, Index seq_len, DataNotes& notes) {
+  std::string name;
+  for (const std::string& path : paths) name += str(name.empty() ? "" : ", ", path);
+  ChatSamples samples(name, chats, seq_len, config.chat_too_long);
+  if (const Index long_ones = samples.cut() + samples.dropped(); long_ones > 0) {
+    notes.left_out.push_back(
+        str(key, ": ", long_ones, " of ", chats.size(), " conversations have over model.seq_len + 1 = ", seq_len + 1,
+            " tokens: ", samples.cut(), " were cut at their end, ", samples.dropped(), " were dropped",
+            config.chat_too_long == ChatTooLong::cut ? ", as no answer begins before that" : ""));
+  }
+  if (samples.count() == 0) {
+    throw InputError(str(key, ": no conversation is left of ", chats.size(), ": ",
+                         chats.empty() ? "must have at least one line"
+                                       : str("all are longer than model.seq_len = ", seq_len, "; raise it")));
+  }
+  return samples;
+}
+
+}  // namespace
+
+ChatSamples::ChatSamples(std::string name, std::span<const ChatTokens> conversations, Index seq_len,
+                         ChatTooLong too_long)
+    : name_(std::move(name)), seq_len_(seq_len) {
+  const auto most = static_cast<std::size_t>(seq_len) + 1;
+  for (const ChatTokens& chat : conversations) {
+    const std::size_t size = std::min(chat.ids.size(), most);
+    const bool is_long = chat.ids.size() > most;
+    const bool has_answer = std::any_of(chat.loss.begin() + 1, chat.loss.begin() + static_cast<std::ptrdiff_t>(size),
+                                        [](std::uint8_t loss) { return loss != 0; });
+    if (is_long && (too_long == ChatTooLong::drop || !has_answer)) {
+      ++dropped_;
+      continue;
+    }
+    cut_ += is_long ? 1 : 0;
+    make_room(tokens_, size, "the ids of the recipe's conversations", "train on fewer files");
+    make_room(targets_, size, "the targets of the recipe's conversations", "train on fewer files");
+    for (std::size_t i = 0; i + 1 < size; ++i) {
+      tokens_.push_back(chat.ids[i]);
+      targets_.push_back(chat.loss[i + 1] != 0 ? chat.ids[i + 1] : kNoTarget);
+    }
+    ends_.push_back(tokens_.size());
+  }
+}
+
+std::uint64_t ChatSamples::fingerprint() const {
+  std::uint64_t hash = fnv1a("chat");
+  for (const std::size_t end : ends_) hash = hash_combine(hash, end);
+  for (const std::vector<std::int32_t>* ids : {&tokens_, &targets_})
+    hash = fnv1a({reinterpret_cast<const char*>(ids->data()), ids->size() * sizeof(std::int32_t)}, hash);
+  return hash;
+}
+
+void ChatSamples::copy(Index sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
+  const auto i = static_cast<std::size_t>(sample);
+  const std::size_t begin = i == 0 ? 0 : ends_[i - 1], size = ends_[i] - begin;
+  std::ranges::copy(std::span(tokens_).subspan(begin, size), tokens.begin());
+  std::ranges::copy(std::span(targets_).subspan(begin, size), targets.begin());
+  std::ranges::fill(tokens.subspan(size), 0);
+  std::ranges::fill(targets.subspan(size), kNoTarget);
+}
+
+ChatDataSets open_chat_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer,
+                            Index seq_len) {
+  const std::optional<ChatTemplate> named = enumerator_of<ChatTemplate>(kChatTemplateNames, config.chat_template);
+  if (!named) throw ConfigError("data.chat_template is not set: must be chatml, llama3 or plain");
+  const ChatEncoder encoder(*named, tokenizer);
+  DataNotes notes{.has_members = true};
+  const std::vector<ChatTokens> all = read_chats(fs, config.train, encoder, "data.train", config, notes);
+  const auto parts =
+      (config.split.empty() ? Split{} : parse_split(config.split)).ranges(static_cast<Index>(all.size()));
+  const auto part = [&](std::size_t i) {
+    return std::span(all).subspan(static_cast<std::size_t>(parts[i].begin), static_cast<std::size_t>(parts[i].size()));
+  };
+  ChatSamples train = chat_samples(config.train, part(0), "data.train", config, seq_len, notes);
+  std::optional<ChatSamples> valid;
+  if (!config.valid.empty()) {
+    const std::vector<ChatTokens> held_out = read_chats(fs, config.valid, encoder, "data.valid", config, notes);
+    valid = chat_samples(config.valid, held_out, "data.valid", config, seq_len, notes);
+  } else if (parts[1].size() > 0) {
+    valid = chat_samples(config.train, part(1), "data.valid (from data.split)", config, seq_len, notes);
+  }
+  return {.train = std::move(train), .valid = std::move(valid), .notes = std::move(notes)};
+}
+
+}  // namespace megalith::data
