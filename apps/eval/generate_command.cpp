@@ -12,6 +12,7 @@
 #include "megalith/comm/gather_values.h"
 #include "megalith/eval/generate.h"
 
+#include "apps/eval/chat.h"
 #include "apps/eval/inference.h"
 #include "apps/eval/text_gather.h"
 #include "apps/eval/text_printer.h"
@@ -27,15 +28,9 @@ struct GenerateCommand {
   std::vector<std::string> stops;
   Index samples = 1;
   eval::GenerateOptions options;
+  bool chat = false;
+  std::string system, chat_template;
 };
-
-/// Throws ConfigError for a model that cannot continue a text.
-void refuse_masked_model(const std::string& checkpoint, const model::ModelConfig& model) {
-  if (model.is_bert())
-    throw ConfigError(str(checkpoint,
-                          ": model.family = bert: must be a model that predicts the next token, as gpt2 and llama; of "
-                          "bert `eval --task loss` and `score` give probabilities of masked tokens"));
-}
 
 double rate(Index count, double seconds) { return seconds > 0 ? static_cast<double>(count) / seconds : 0; }
 
@@ -211,6 +206,9 @@ void Session::run(comm::World& world) const {
 }
 
 void run_generate(const GenerateCommand& command) {
+  if (command.chat)
+    return run_chat(
+        {command.model, command.vocab_dir, command.format, command.system, command.chat_template, command.options});
   const Launcher launcher = detect_launcher();
   std::optional<Session> session;
   run_job(launcher, {.shape =
@@ -221,7 +219,8 @@ void run_generate(const GenerateCommand& command) {
                      .body = [&](comm::World& world) { session->run(world); }});
 }
 
-void add_drawing(CLI::App& app, eval::GenerateOptions& options) {
+/// Returns --slide.
+CLI::Option* add_drawing(CLI::App& app, eval::GenerateOptions& options) {
   app.add_option("--max-tokens", options.max_tokens, "Tokens to add to a text")
       ->check(at_least(0))
       ->capture_default_str();
@@ -237,8 +236,9 @@ void add_drawing(CLI::App& app, eval::GenerateOptions& options) {
   app.add_option("--seed", options.seed, "Same seed, same text: for every grid, batch and order of prompts")
       ->check(seed_number())
       ->capture_default_str();
-  app.add_option("--slide", options.slide,
-                 "Tokens that a text's window loses at its beginning when it is full; the rest is then read again")
+  return app
+      .add_option("--slide", options.slide,
+                  "Tokens that a text's window loses at its beginning when it is full; the rest is then read again")
       ->check(at_least(1))
       ->capture_default_str();
 }
@@ -253,20 +253,32 @@ void add_generate(CLI::App& program) {
   command->model.add_to(*app);
   CLI::Option* const prompt =
       app->add_option("--prompt", command->prompt, "Text to continue (default: a new document)");
-  app->add_option("--prompts", command->prompts, "JSON lines {\"prompt\": \"text\", \"name\": \"optional\"}")
-      ->excludes(prompt);
-  app->add_option("--samples", command->samples, "Texts for each prompt")
-      ->check(between(1, 1'000'000))
-      ->capture_default_str();
+  CLI::Option* const prompts =
+      app->add_option("--prompts", command->prompts, "JSON lines {\"prompt\": \"text\", \"name\": \"optional\"}")
+          ->excludes(prompt);
+  CLI::Option* const samples = app->add_option("--samples", command->samples, "Texts for each prompt")
+                                   ->check(between(1, 1'000'000))
+                                   ->capture_default_str();
   command->model.batch = 8;
-  app->add_option("--batch", command->model.batch, "Texts that go on at once on a copy of the model")
-      ->check(between(1, 65536))
-      ->capture_default_str();
-  add_drawing(*app, command->options);
-  app->add_option("--stop", command->stops, "End a text before the first of these texts (may be repeated)")
-      ->take_all()
-      ->allow_extra_args(false);
-  app->add_option("--format", command->format, "text, or json: one line for each text, and a summary")
+  CLI::Option* const batch =
+      app->add_option("--batch", command->model.batch, "Texts that go on at once on a copy of the model")
+          ->check(between(1, 65536))
+          ->capture_default_str();
+  CLI::Option* const slide = add_drawing(*app, command->options);
+  CLI::Option* const stop =
+      app->add_option("--stop", command->stops, "End a text before the first of these texts (may be repeated)")
+          ->take_all()
+          ->allow_extra_args(false);
+  CLI::Option* const chat =
+      app->add_flag("--chat", command->chat, "Answer each line of standard input, and keep the conversation");
+  for (CLI::Option* const other : {prompt, prompts, samples, batch, slide, stop}) chat->excludes(other);
+  app->add_option("--system", command->system, "System message of --chat")->needs(chat);
+  app->add_option("--chat-template", command->chat_template,
+                  "chatml, llama3 or plain (default: that of the training, else of the tokenizer's folder)")
+      ->check(CLI::IsMember({"chatml", "llama3", "plain"}))
+      ->needs(chat);
+  app->add_option("--format", command->format,
+                  "text, or json: one line for each text, and a summary (--chat: for each answer)")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   app->add_option("--vocab-dir", command->vocab_dir, "Where the tokenizer's files are (default: the checkpoint's own)");

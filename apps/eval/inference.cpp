@@ -94,6 +94,13 @@ void check_both(const std::function<void()>& a, const std::function<void()>& b) 
   if (!first.empty()) throw InputError(first);
 }
 
+void refuse_masked_model(const std::string& checkpoint, const model::ModelConfig& model) {
+  if (model.is_bert())
+    throw ConfigError(str(checkpoint,
+                          ": model.family = bert: must be a model that predicts the next token, as gpt2 and llama; of "
+                          "bert `eval --task loss` and `score` give probabilities of masked tokens"));
+}
+
 void InferenceOptions::add_to(CLI::App& command) {
   command
       .add_option("--ranks", ranks,
@@ -227,6 +234,8 @@ void InferenceJob::describe_checkpoint(config::RunConfig& c) {
     c.moe = described.moe;
     c.train.seed = saved.train.seed;  // of held-out samples that are masked
     c.data.tokenizer = trained.data.tokenizer;
+    c.data.format = saved.data.format;
+    c.data.chat_template = saved.data.chat_template;
     if (!vocab_dir_.empty()) c.data.vocab_dir = vocab_dir_;
     saved_dtype_ = trained.train.policy().master;
     const bool is_imported = reader.manifest().run.step == 0;

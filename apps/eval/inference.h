@@ -45,6 +45,9 @@ void add_batch(CLI::App& command, Index& batch);
 /// Calls both. If one throws a ConfigError, throws one with the texts of both; else the error of the one that throws.
 void check_both(const std::function<void()>& a, const std::function<void()>& b);
 
+/// Throws ConfigError for a model that cannot continue a text.
+void refuse_masked_model(const std::string& checkpoint, const model::ModelConfig& model);
+
 /// A saved model, and how it runs here. Its grid does not depend on that of training.
 class InferenceJob {
  public:

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <fstream>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +10,7 @@
 #include "tests/apps/transformers_python.h"
 #include "tests/test_data.h"
 
-// Chats from the command line: tokens of conversations, and training on them.
+// Chats from the command line: tokens of conversations, training on them, and a conversation with the model.
 namespace megalith {
 namespace {
 
@@ -61,7 +62,18 @@ class Chat : public Program {
   std::string chat_train(const std::string& name, const std::string& more = "") const {
     return "megalith train " + out("chat.toml") + " --out " + out(name) + " " + more;
   }
+  /// `lines` as a shell writes them to standard input.
+  Finished chat(const std::string& lines, const std::string& more) const {
+    return run_shell("printf '" + lines + "' | megalith generate " + out("a") + " --chat --temperature 0 " + more);
+  }
 };
+
+std::vector<nlohmann::json> turns_of(const Finished& finished) {
+  std::vector<nlohmann::json> turns;
+  std::istringstream lines(finished.out);
+  for (std::string line; std::getline(lines, line);) turns.push_back(nlohmann::json::parse(line));
+  return turns;
+}
 
 std::vector<double> losses_of(const std::vector<std::string>& metrics) {
   std::vector<double> losses;
@@ -119,6 +131,43 @@ TEST_F(Chat, TokenizeGivesTheTokensOfTransformers) {
   }
 }
 
+TEST_F(Chat, AModelAnswersWhatItWasTrainedOn) {
+  const Finished trained = run_shell(chat_train("a"));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  for (const auto& [question, answer] : kLearned) {
+    const Finished got = chat(question + "\\n", "");
+    EXPECT_EQ(got.code, 0) << got.err;
+    EXPECT_EQ(got.out, answer + "\n") << question;
+  }
+  // The second question is about the first. A blank line is none, and the last line needs no end.
+  const Finished two = chat("Bye.\\n\\nAnd then?", "--format json");
+  const std::vector<nlohmann::json> turns = turns_of(two);
+  ASSERT_EQ(turns.size(), 2u) << two.out << two.err;
+  EXPECT_EQ(turns[1].at("question"), "And then?");
+  EXPECT_EQ(turns[1].at("answer"), "Then I sleep.");
+  EXPECT_EQ(turns[1].at("ending"), "end_of_answer");
+  EXPECT_GT(turns[1].at("prompt_tokens"), turns[0].at("prompt_tokens"));
+  for (const char* grid : {"--set parallel.tp=2", "--set parallel.pp=2", "--ranks 2"})
+    EXPECT_EQ(turns_of(chat("Bye.\\nAnd then?\\n", std::string("--format json ") + grid)), turns) << grid;
+
+  // The window of 80 tokens: the oldest questions go, the system message stays, and a longer question is refused.
+  std::string many, longest(100, 'x');
+  for (int i = 0; i < 6; ++i) many += "How many legs has a spider?\\n";
+  const std::vector<nlohmann::json> full = turns_of(chat(many + longest + "\\nBye.\\n", "--format json --system Hi"));
+  ASSERT_EQ(full.size(), 8u);
+  EXPECT_EQ(full[0].at("left_out"), 0);
+  EXPECT_GT(full[5].at("left_out"), 0);
+  for (const nlohmann::json& turn : full) EXPECT_LE(turn.at("prompt_tokens"), turn.contains("refused") ? 200 : 61);
+  EXPECT_THAT(full[6].at("refused").get<std::string>(), HasSubstr("must be at most model.seq_len = 80; shorten it"));
+  EXPECT_EQ(full[6].at("left_out"), 0) << "the conversation goes on as it was";
+  EXPECT_EQ(full[7].at("turn"), 8);
+  EXPECT_TRUE(full[7].contains("answer"));
+  EXPECT_EQ(turns_of(chat("Count to four.\\n", "--format json --max-tokens 2"))[0].at("ending"), "max_tokens");
+
+  EXPECT_THAT(chat("", "--prompt x").err, HasSubstr("--prompt excludes --chat"));
+  EXPECT_EQ(chat("", "--chat-template llama3").code, 0) << "this vocabulary has its tokens, too";
+}
+
 /// In fp64 the mean over all answers of a global batch, whoever computes it.
 TEST_F(Chat, TheLossIsThatOfAnswersOnEveryGrid) {
   const std::string steps =
@@ -172,6 +221,24 @@ TEST_F(Chat, TrainRefusesWhatDoesNotFit) {
   const Finished cut = run_shell(chat_train("cut", "--set model.seq_len=24 --set train.steps=1"));
   EXPECT_EQ(cut.code, 0);
   EXPECT_THAT(cut.err, HasSubstr("conversations have over model.seq_len + 1 = 25 tokens"));
+}
+
+/// Without data.chat_template the tokenizer's folder decides, and the checkpoint keeps its answer.
+TEST_F(Chat, TheTemplateMayBeThatOfTheTokenizer) {
+  const std::string of_folder = "--set train.steps=1 --set data.vocab_dir=" + out("tokenizer");
+  ASSERT_EQ(run_shell("cp -r " + kChatData + "/tokenizer " + out("tokenizer") + " && sed -i /chat_template/d " +
+                      out("chat.toml"))
+                .code,
+            0);
+  EXPECT_THAT(run_shell(chat_train("a", of_folder)).err, HasSubstr("has no chat template"));
+  ASSERT_EQ(run_shell("cp " + kChatData + "/llama3.jinja " + out("tokenizer/chat_template.jinja")).code, 0);
+  const Finished trained = run_shell(chat_train("a", of_folder));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(run_shell("cat " + out("a") + "/*.toml").out, HasSubstr("chat_template = 'llama3'"));
+  const Finished resumed = run_shell(chat_train("a", of_folder + " --set train.steps=2 --resume"));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  ASSERT_EQ(run_shell("rm -r " + out("tokenizer")).code, 0);
+  EXPECT_EQ(turns_of(chat("Hi\\n", "--format json --max-tokens 3")).size(), 1u);
 }
 
 }  // namespace
