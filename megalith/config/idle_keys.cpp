@@ -59,7 +59,7 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
           {"recompute.modules", is_only(nn::RecomputeModule::dispatch) && exchanging_ranks(plan) == 1, kNoExchange},
           {"moe.rank_capacity_factor", exchanging_ranks(plan) == 1, kNoExchange},
           {"moe.overflow", exchanging_ranks(plan) == 1, kNoExchange},
-          {"moe.overlap", exchanging_ranks(plan) == 1, kNoExchange},
+          {"moe.overlap", m.moe.overlap && exchanging_ranks(plan) == 1, kNoExchange},
           {"moe.rank_capacity_factor", pads && exchanging_ranks(plan) > 1, kPads},
           {"moe.overflow", pads && exchanging_ranks(plan) > 1, kPads},
           {"moe.echo.slots", m.moe.echo.slots > 0 && plan.grid.ep == 1, "parallel.ep = 1"},

@@ -96,17 +96,17 @@ TEST(MuonGrids, SixteenBitsTrainNearly) {
 }
 
 TEST(MuonGrids, ACheckpointGoesToAnyGrid) {
-  constexpr Index kSavedAt = 3;
+  constexpr Index kMuonSavedAt = 3;
   const MuonRun whole(muon_plan({}, "fp64", "llama"));
-  const std::vector<double> want(whole.losses.begin() + kSavedAt, whole.losses.end());
+  const std::vector<double> want(whole.losses.begin() + kMuonSavedAt, whole.losses.end());
   const Grid grids[] = {{}, {.tp = 2, .pp = 2, .dp = 2, .sharding = Sharding::optimizer}, {.tp = 4}};
   for (const Grid& from : grids) {
     const TempDir dir;
-    const support::Trained saved = support::train_and_save(muon_plan(from, "fp64", "llama"), dir.path(), 0, kSavedAt);
+    const support::Trained saved = support::train_and_save(muon_plan(from, "fp64", "llama"), dir.path(), 0, kMuonSavedAt);
     for (const Grid& to : grids) {
       SCOPED_TRACE(from.name() + " to " + to.name());
       const support::Trained resumed =
-          support::train_and_save(muon_plan(to, "fp64", "llama"), dir.path(), kSavedAt, kMuonSteps);
+          support::train_and_save(muon_plan(to, "fp64", "llama"), dir.path(), kMuonSavedAt, kMuonSteps);
       EXPECT_EQ(resumed.digest.hex(), saved.digest.hex());
       EXPECT_LT(support::relative_error(resumed.losses, want), 1e-12);
     }
