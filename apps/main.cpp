@@ -72,8 +72,7 @@ bool is_left_to_the_first(const std::vector<std::string>& arguments, const Launc
 constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {{"help", "--help"},
                                                                          {"version", "--version"},
                                                                          {"pretrain", "train"},
-                                                                         {"finetune", "train"},
-                                                                         {"fine-tune", "train"},
+                                                                         {"fine-tune", "finetune"},
                                                                          {"run", "train"},
                                                                          {"resume", "train --resume"},
                                                                          {"evaluate", "eval"},
@@ -206,6 +205,7 @@ struct CommandExample {
 /// Ends of the help of commands whose own file has none.
 constexpr CommandExample kExamples[] = {
     {"train", "recipes/demo.toml --set parallel.tp=2"},
+    {"finetune", "mnli.toml --lr 1e-5,2e-5 --batch 16,32 --ensemble"},
     {"generate", "--checkpoint out/demo --prompt 'Mr. Darcy' --max-tokens 120 --temperature 0.7"},
     {"score", "--checkpoint out/demo --tokens ids.json"},
     {"eval", "out/demo --task loss --data valid.txt"},
@@ -321,6 +321,7 @@ int run(int argc, char** argv) {
   program.require_subcommand(1);
   program.set_version_flag("--version", version(), "Print the version and the commit that this was built from");
   add_train(program);
+  add_finetune(program);
   add_generate(program);
   add_score(program);
   add_eval(program);

@@ -313,8 +313,8 @@ void evaluate_model(const CLI::App& command, const EvalOptions& options, tasks::
                  .predictions = options.predictions,
                  .no_answer_scores = options.no_answer_scores,
                  .vocab_dir = options.vocab_dir,
-                 .max_line = options.max_line,
-                 .is_json = options.format == "json"});
+                 .max_line = options.max_line},
+                [&](const TaskEvaluated& found) { print_report(task_report(found.report, options.format == "json")); });
 }
 
 /// Throws ConfigError for options of fine-tuning tasks that are given with another task.

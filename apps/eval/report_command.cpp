@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <memory>
@@ -41,10 +40,8 @@ std::vector<GivenRow> given_rows(PaperTable table, const std::vector<std::string
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   for (const std::string& report : reports) {
     const auto [name, file] = name_and_file(*fs, report);
-    auto row = std::ranges::find(rows, name, &GivenRow::name);
-    if (row == rows.end()) row = rows.insert(rows.end(), GivenRow{.name = name, .figures = {}});
     try {
-      read_given_report(*fs, file, table, *row);
+      read_given_report(*fs, file, table, name, rows);
     } catch (const InputError& error) {
       problems.add(error.what());
     }
@@ -65,7 +62,8 @@ void add_paper_table(CLI::App& report, const char* name, const char* help, Paper
   if (table != PaperTable::table6)
     command->add_option(
         "reports", options->reports,
-        "[NAME=]FILE: reports of `eval --format json`; those of one NAME are one row below the paper's");
+        "[NAME=]FILE: reports of `eval --format json`, and report.json of `finetune`; those of one NAME are one row "
+        "below the paper's");
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

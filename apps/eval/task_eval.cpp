@@ -14,10 +14,7 @@
 
 #include "apps/eval/eval_progress.h"
 #include "apps/eval/task_samples.h"
-#include "apps/eval/task_scores.h"
-#include "apps/program/command.h"
 #include "apps/program/launch.h"
-#include "apps/program/report_lines.h"
 
 namespace megalith::apps {
 namespace {
@@ -32,8 +29,9 @@ std::string no_answer_file(const tasks::NoAnswerScores& scores) {
 /// Shared by the ranks of a process.
 class TaskEvaluation {
  public:
-  TaskEvaluation(const TaskEvalRequest& request, const Launcher& launcher)
-      : request_(request), launcher_(launcher), fs_(rank_fs(launcher.process)) {}
+  using Use = std::function<void(const TaskEvaluated&)>;
+  TaskEvaluation(const TaskEvalRequest& request, const Use& use, const Launcher& launcher)
+      : request_(request), use_(use), launcher_(launcher), fs_(rank_fs(launcher.process)) {}
 
   JobShape shape() {
     InferenceOptions options = request_.model;
@@ -76,6 +74,7 @@ class TaskEvaluation {
   }
 
   const TaskEvalRequest& request_;
+  const Use& use_;
   const Launcher& launcher_;
   std::shared_ptr<io::Fs> fs_;
   std::optional<InferenceJob> job_;
@@ -118,14 +117,14 @@ void TaskEvaluation::run(comm::World& world) const {
   if (!request_.predictions.empty()) publish("predictions", request_.predictions, set_->prediction_file(predictions));
   if (!request_.no_answer_scores.empty())
     publish("no_answer_scores", request_.no_answer_scores, no_answer_file(predictions.no_answer));
-  print_report(task_report(report, request_.is_json));
+  use_({.report = report, .set = *set_, .numbers = numbers});
 }
 
 }  // namespace
 
-void evaluate_task(const TaskEvalRequest& request) {
+void evaluate_task(const TaskEvalRequest& request, const std::function<void(const TaskEvaluated&)>& use) {
   const Launcher launcher = detect_launcher();
-  TaskEvaluation evaluation(request, launcher);
+  TaskEvaluation evaluation(request, use, launcher);
   run_job(launcher, {.shape = [&] { return evaluation.shape(); },
                      .read = [&] { evaluation.read(); },
                      .found = [&] { return evaluation.found(); },

@@ -8,6 +8,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/report/finetune_report.h"
 #include "megalith/tasks/glue.h"
 #include "megalith/tasks/predictions.h"
 #include "megalith/tasks/race.h"
@@ -18,12 +19,6 @@
 
 namespace megalith::apps {
 namespace {
-
-nlohmann::ordered_json json_of(const tasks::Figures& figures) {
-  nlohmann::ordered_json json;
-  for (const auto& [name, value] : figures) std::visit([&](auto number) { json[name] = number; }, value);
-  return json;
-}
 
 /// The number of predictions that no example of the data has.
 template <class Predictions>

@@ -151,6 +151,12 @@ class StopRequest {
     const std::lock_guard lock(mutex_);
     unsaved_ = unsaved;
   }
+  void expect_next_run(std::string how) {
+    const std::lock_guard lock(mutex_);
+    last_ = 0;
+    unsaved_ = Unsaved::nothing;
+    how_to_go_on_ = std::move(how);
+  }
   void set_failure_probe(std::function<bool()> is_failure_reported) {
     const std::lock_guard lock(mutex_);
     is_failure_reported_ = std::move(is_failure_reported);
@@ -183,12 +189,13 @@ class StopRequest {
   [[noreturn]] void end_before_the_first_step(int signal) const {
     const bool is_fresh = unsaved_ == Unsaved::nothing_done;
     print(str(is_fresh ? "megalith: " : "error: E75 ", end_of_a_start(signal),
-              is_fresh ? "nothing was trained" : "the checkpoint has all that was done; start again with --resume"));
+              is_fresh ? "nothing was trained" : "the checkpoint has all that was done; " + how_to_go_on_));
     ::_exit(is_fresh ? 128 + signal : static_cast<int>(ExitCode::requeue));
   }
 
   std::mutex mutex_;
   Unsaved unsaved_ = Unsaved::nothing_done;
+  std::string how_to_go_on_ = "start again with --resume";
   std::function<bool()> is_failure_reported_ = [] { return false; };
   int signal_ = 0;
   double asked_at_ = 0;
@@ -246,6 +253,8 @@ void catch_stop_signals(int process) {
 bool stop_asked(Index last) { return stop_request.is_asked(last); }
 
 void set_unsaved(Unsaved unsaved) { stop_request.set_unsaved(unsaved); }
+
+void expect_next_run(std::string how) { stop_request.expect_next_run(std::move(how)); }
 
 void set_failure_probe(std::function<bool()> is_failure_reported) {
   stop_request.set_failure_probe(std::move(is_failure_reported));

@@ -619,6 +619,9 @@ std::vector<Key> make_keys() {
        "none. The tokens must be the same on `--resume`"},
       {"data.valid", at([](auto& c) -> auto& { return c.data.valid; }), words("none"), any(), may_change, differ,
        "held-out set, in the same form without weights"},
+      {"data.test", at([](auto& c) -> auto& { return c.data.test; }), words("none"), any(), may_change, differ,
+       "files of `task.name` with labels, which `finetune` scores once at its end, and by which it chooses nothing; "
+       "`train` refuses it"},
       {"data.key", at([](auto& c) -> auto& { return c.data.key; }), literal("'text'"), any(), may_change, not_differ,
        "the member of JSON lines, or the column of Parquet, that holds the text of `train` and `valid`. The tokens of "
        "`train` must be the same on `--resume`"},

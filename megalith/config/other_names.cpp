@@ -270,6 +270,7 @@ constexpr OtherName kOtherNames[] = {
     {"valid_data_path val_data_path val_data valid_data valid_file validation_file val_bin input_val_bin "
      "val_data_pattern validation.dataset",
      "data.valid", ""},
+    {"test_data test_file", "data.test", "It is for fine-tuning tasks"},
     {"json_key json_keys text_column text_column_name text_key text_field dataset_text_field", "data.key", ""},
     {"train_split val_split validation_split", "data.split", "It is the fraction trained on, \"0.9\", or \"969,30,1\""},
     {"vocab_file merge_file merges_file vocab_path tokenizer_model tokenizer_path tokenizer_file "

@@ -69,7 +69,7 @@ struct RunConfig {
   } optimizer;
   struct Data {
     std::optional<std::string> tokenizer, vocab_dir, split, key, format, chat_template, chat_too_long;
-    std::optional<std::vector<std::string>> train, valid;
+    std::optional<std::vector<std::string>> train, valid, test;
     std::optional<Index> max_line;
   } data;
   struct Checkpoint {

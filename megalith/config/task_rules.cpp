@@ -43,7 +43,10 @@ void derive_sizes(RunConfig& c, tasks::Task task, bool trains, Problems& out) {
 
 void derive_task(RunConfig& c, RunPlan& plan, Problems& out) {
   const std::optional<tasks::Task> task = tasks::task_named(c.task.name.value_or(""));
-  if (!c.task.name) return refuse_section("task.", "is for fine-tuning: needs task.name", c, out);
+  if (!c.task.name) {
+    refuse_key("data.test", c, "is for fine-tuning: needs task.name; `eval --task loss` scores a text", out);
+    return refuse_section("task.", "is for fine-tuning: needs task.name", c, out);
+  }
   if (c.model.family && c.model.family != "bert") {
     out.add("model.family", *c.model.family, "must be bert with task.name: an encoder is fine-tuned");
     c.model.family.reset();

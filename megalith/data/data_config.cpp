@@ -115,7 +115,8 @@ SampleSet part(const TokenSourcePtr& source, TokenRange range, Index seq_len, st
 bool DataConfig::has_valid() const { return !valid.empty() || (!split.empty() && parse_split(split).weights[1] > 0); }
 
 void check(const DataConfig& config, Problems& out) {
-  for (const auto& [key, paths] : {std::pair{"data.train", &config.train}, {"data.valid", &config.valid}}) {
+  for (const auto& [key, paths] :
+       {std::pair{"data.train", &config.train}, {"data.valid", &config.valid}, {"data.test", &config.test}}) {
     out.require(std::ranges::find(*paths, "") == paths->end(), key, "\"\"",
                 "must name files; leave the key out for none");
   }

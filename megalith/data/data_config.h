@@ -31,6 +31,7 @@ struct DataConfig {
   /// Text, JSON lines, Parquet or prefixes of .bin/.idx, read one after the other. Or "WEIGHT PATH" each: blended.
   std::vector<std::string> train{};
   std::vector<std::string> valid{};  ///< the same without weights; empty: a part of train, if `split` is given
+  std::vector<std::string> test{};   ///< of fine-tuning tasks: scored once, at the end of `finetune`
   std::string key = "text";          ///< member of JSON lines, or column of Parquet, that holds the text of both
   Index max_line = kDefaultMaxLine;  ///< bytes: see CorpusReader::Options
   std::string split{};               ///< see parse_split(); empty: all of train is for training

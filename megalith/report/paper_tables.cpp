@@ -158,15 +158,17 @@ std::string column_of(PaperTable table, const std::string& task, const std::stri
   throw InputError(str("[", file.string(), "] ", rule));
 }
 
-}  // namespace
+GivenRow& row_of(const std::string& name, std::vector<GivenRow>& rows) {
+  const auto row = std::ranges::find(rows, name, &GivenRow::name);
+  return row != rows.end() ? *row : rows.emplace_back(GivenRow{.name = name, .figures = {}});
+}
 
-void read_given_report(io::Fs& fs, const io::Path& file, PaperTable table, GivenRow& row) {
-  const std::string text = tasks::read_whole_file(fs, file, "report");
-  const std::string name = file.string();
-  const nlohmann::json json = io::read_json(text, {.name = name});
+/// A report of `eval`.
+void add_eval_report(const Json& json, const std::string& file, PaperTable table, GivenRow& row) {
   if (!json.is_object() || !json.contains("task") || !json["task"].is_string() || !json.contains("results") ||
       !json["results"].is_object())
-    refuse_report(file, "must be a report of `megalith eval --format json`: an object with task and results");
+    refuse_report(
+        file, "must be a report of `megalith eval --format json` or of `finetune`: an object with task and results");
   const auto task = json["task"].get<std::string>();
   std::string data_file;
   if (const auto data = json.find("data"); data != json.end() && data->is_object())
@@ -189,6 +191,35 @@ void read_given_report(io::Fs& fs, const io::Path& file, PaperTable table, Given
   constexpr std::array kFigures = {"accuracy", "f1", "adjusted_perplexity"};
   if (std::ranges::none_of(kFigures, [&](const char* key) { return figures.contains(key); }))
     refuse_report(file, "results: has no number accuracy, f1 or adjusted_perplexity");
+}
+
+/// The scores of a median run or of an ensemble: {"dev": [...], "test": [...]}.
+void add_tuned_scores(const Json& scores, bool is_race, const std::string& file, GivenRow& row) {
+  const auto has_any = [&](const char* set) {
+    return scores.contains(set) && scores[set].is_array() && !scores[set].empty();
+  };
+  const char* const set = is_race && has_any("test") ? "test" : "dev";
+  if (!has_any(set)) refuse_report(file, "dev: must be a list of reports on the files of data.valid");
+  for (const Json& report : scores[set]) add_eval_report(report, file, PaperTable::table5, row);
+}
+
+}  // namespace
+
+void add_given_report(const nlohmann::ordered_json& report, const std::string& file, PaperTable table,
+                      const std::string& name, std::vector<GivenRow>& rows) {
+  const bool is_tuned = report.is_object() && report.contains("report") && report["report"] == "finetune";
+  if (!is_tuned) return add_eval_report(report, file, table, row_of(name, rows));
+  if (table != PaperTable::table5) refuse_report(file, "is a report of `finetune`, which is for table5");
+  const bool is_race = report.contains("task") && report["task"] == "race";
+  add_tuned_scores(report, is_race, file, row_of(name, rows));
+  if (const auto ensemble = report.find("ensemble"); ensemble != report.end() && ensemble->is_object())
+    add_tuned_scores(*ensemble, is_race, file, row_of(name + " ensemble", rows));
+}
+
+void read_given_report(io::Fs& fs, const io::Path& file, PaperTable table, const std::string& name,
+                       std::vector<GivenRow>& rows) {
+  const std::string text = tasks::read_whole_file(fs, file, "report");
+  add_given_report(io::read_json(text, {.name = file.string()}), file.string(), table, name, rows);
 }
 
 std::string paper_table_text(PaperTable table, std::span<const GivenRow> given) {

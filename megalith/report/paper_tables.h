@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "megalith/io/fs.h"
 
 namespace megalith::apps {
@@ -21,10 +23,16 @@ struct GivenRow {
   std::map<std::string, std::map<std::string, double>> figures;
 };
 
-/// Reads a report of `eval --format json` into the row of a model. MNLI's mismatched set is known by "mismatched" in
-/// the name of its data file. Throws InputError for another file, for one of a task that the table does not have, and
-/// where the row has such a report already.
-void read_given_report(io::Fs& fs, const io::Path& file, PaperTable table, GivenRow& row);
+/// Reads a report of `eval --format json` into the row of that name, which is added if there is none. A report.json of
+/// `finetune` fills that row with the scores of its median run (RACE: on the test set, if it has one, as in the paper)
+/// and, if it has an ensemble, the row "NAME ensemble". MNLI's mismatched set is known by "mismatched" in the name of
+/// its data file. Throws InputError for another file, for one of a task that the table does not have, and where the row
+/// has such a report already.
+void read_given_report(io::Fs& fs, const io::Path& file, PaperTable table, const std::string& name,
+                       std::vector<GivenRow>& rows);
+/// The same for what `file` has.
+void add_given_report(const nlohmann::ordered_json& report, const std::string& file, PaperTable table,
+                      const std::string& name, std::vector<GivenRow>& rows);
 
 /// The table as text, with remarks on what the paper prints, or as JSON. table6 takes no rows.
 std::string paper_table_text(PaperTable table, std::span<const GivenRow> given);

@@ -1,5 +1,10 @@
 #include "megalith/tasks/task_figures.h"
 
+#include <algorithm>
+
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
+
 namespace megalith::tasks {
 namespace {
 
@@ -16,6 +21,16 @@ void add_part(Figures& figures, const std::string& prefix, const SquadPart& part
 }
 
 }  // namespace
+
+std::string_view deciding_figure(Task task) { return classes_of(task).empty() ? "f1" : "accuracy"; }
+
+double deciding_score(Task task, const Figures& figures) {
+  const std::string_view name = deciding_figure(task);
+  const auto found =
+      std::ranges::find(figures, name, [](const auto& figure) { return std::string_view(figure.first); });
+  if (found == figures.end()) throw InternalError(str("[deciding_score] ", name, " = none: must be among the figures"));
+  return std::visit([](auto value) { return static_cast<double>(value); }, found->second);
+}
 
 Figures pair_figures(const PairSet& set, const ClassPredictions& predictions) {
   Figures figures;

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -13,6 +14,11 @@ namespace megalith::tasks {
 
 /// Numbers with the names under which reports have them. Accuracies are fractions, EM and F1 in percent.
 using Figures = std::vector<std::pair<std::string, std::variant<Index, double>>>;
+
+/// The figure by which models of a task are compared: `accuracy`; of SQuAD `f1`.
+std::string_view deciding_figure(Task task);
+/// Its value. Throws InternalError if there is none.
+double deciding_score(Task task, const Figures& figures);
 
 /// Of predictions for all examples of a file: `accuracy`, `correct`, `total`.
 Figures pair_figures(const PairSet& set, const ClassPredictions& predictions);

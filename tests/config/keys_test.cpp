@@ -149,7 +149,7 @@ TEST(Keys, ProcessesMayDifferInPathsAndThreadsOnly) {
     if (key.ranks_may == RanksMay::differ) names.push_back(key.name);
   }
   EXPECT_THAT(names, ElementsAre("task.init", "moe.replay", "train.init", "data.vocab_dir", "data.train", "data.valid",
-                                 "checkpoint.dir", "device.threads"));
+                                 "data.test", "checkpoint.dir", "device.threads"));
 }
 
 }  // namespace

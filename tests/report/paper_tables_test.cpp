@@ -22,8 +22,8 @@ class PaperTables : public ::testing::Test {
   }
   std::string refusal(PaperTable table, const std::string& contents) const {
     const io::Path path = file("r.json", contents);
-    GivenRow row{.name = "mine", .figures = {}};
-    std::string text = error_of<InputError>([&] { read_given_report(*fs_, path, table, row); });
+    std::vector<GivenRow> rows;
+    std::string text = error_of<InputError>([&] { read_given_report(*fs_, path, table, "mine", rows); });
     if (const std::size_t at = text.find(path.string()); at != std::string::npos)
       text.replace(at, path.string().size(), "r.json");
     return text;
@@ -34,35 +34,35 @@ class PaperTables : public ::testing::Test {
 };
 
 TEST_F(PaperTables, Table3HasGivenRowsBelow) {
-  GivenRow row{.name = "mine", .figures = {}};
+  std::vector<GivenRow> rows;
   read_given_report(*fs_, file("w.json", R"({"task": "wikitext", "protocol": "paper", "data": {"file": "w"},
     "results": {"adjusted_perplexity": 269.613675, "sum_loss": 1.5}})"),
-                    PaperTable::table3, row);
+                    PaperTable::table3, "mine", rows);
   read_given_report(*fs_, file("l.json", R"({"task": "lambada", "results": {"accuracy": 0.4518}})"), PaperTable::table3,
-                    row);
-  const std::string text = paper_table_text(PaperTable::table3, {&row, 1});
+                    "mine", rows);
+  const std::string text = paper_table_text(PaperTable::table3, rows);
   EXPECT_THAT(text, HasSubstr("model          WikiText103 perplexity  LAMBADA accuracy, %\n"
                               "355M           19.31                   45.18\n"
                               "2.5B           12.76                   61.73\n"
                               "8.3B           10.81                   66.51\n"
                               "previous best  15.79                   63.24\n"
                               "mine           269.61                  45.18\n"));
-  const json all = json::parse(paper_table_json(PaperTable::table3, {&row, 1}));
+  const json all = json::parse(paper_table_json(PaperTable::table3, rows));
   EXPECT_EQ(all.at("paper").size(), 4U);
   EXPECT_EQ(all.at("given")[0].at("wikitext_perplexity"), 269.613675);
 }
 
 TEST_F(PaperTables, Table5HasGivenRowsBelow) {
-  std::vector<GivenRow> rows = {{.name = "mine", .figures = {}}, {.name = "other", .figures = {}}};
+  std::vector<GivenRow> rows;
   const auto add = [&](const char* report) {
-    read_given_report(*fs_, file("r.json", report), PaperTable::table5, rows[0]);
+    read_given_report(*fs_, file("r.json", report), PaperTable::table5, "mine", rows);
   };
   add(R"({"task": "mnli", "data": {"file": "x/dev_matched.tsv"}, "results": {"accuracy": 0.5}})");
   add(R"({"task": "mnli", "data": {"file": "x/dev_mismatched.tsv"}, "results": {"accuracy": 0.625}})");
   add(R"({"task": "squad2", "results": {"exact": 50.07, "f1": 51.5, "total": 11873}})");
   add(R"({"task": "race", "results": {"accuracy": 0.875, "middle_accuracy": 0.9, "high_accuracy": 0.25}})");
   read_given_report(*fs_, file("q.json", R"({"task": "qqp", "results": {"accuracy": 0.75}})"), PaperTable::table5,
-                    rows[1]);
+                    "other", rows);
   const std::string text = paper_table_text(PaperTable::table5, rows);
   EXPECT_THAT(
       text,
@@ -94,18 +94,19 @@ TEST_F(PaperTables, Table6ListsThePresets) {
 }
 
 TEST_F(PaperTables, OtherReportsAreRefused) {
-  EXPECT_EQ(refusal(PaperTable::table5, "[]"),
-            "[r.json] must be a report of `megalith eval --format json`: an object with task and results");
+  EXPECT_EQ(
+      refusal(PaperTable::table5, "[]"),
+      "[r.json] must be a report of `megalith eval --format json` or of `finetune`: an object with task and results");
   EXPECT_EQ(refusal(PaperTable::table5, R"({"task": "lambada", "results": {}})"),
             "[r.json] task = \"lambada\": must be mnli, qqp, squad1, squad2 or race, for table5");
   EXPECT_EQ(refusal(PaperTable::table3, R"({"task": "mnli", "results": {}})"),
             "[r.json] task = \"mnli\": must be wikitext or lambada, for table3");
   EXPECT_EQ(refusal(PaperTable::table3, R"({"task": "wikitext", "protocol": "harness", "results": {}})"),
             "[r.json] protocol: must be paper: table 3 has the perplexity per original word");
-  GivenRow row{.name = "mine", .figures = {}};
+  std::vector<GivenRow> rows;
   const io::Path path = file("r.json", R"({"task": "qqp", "results": {"accuracy": 1}})");
-  read_given_report(*fs_, path, PaperTable::table5, row);
-  EXPECT_THAT(error_of<InputError>([&] { read_given_report(*fs_, path, PaperTable::table5, row); }),
+  read_given_report(*fs_, path, PaperTable::table5, "mine", rows);
+  EXPECT_THAT(error_of<InputError>([&] { read_given_report(*fs_, path, PaperTable::table5, "mine", rows); }),
               HasSubstr("task = \"qqp\": mine has two of it"));
 }
 
