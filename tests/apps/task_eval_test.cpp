@@ -135,6 +135,18 @@ TEST_P(TaskEvalOf, HasTheDevScoreOfTheRunAndThatOfItsPredictions) {
     EXPECT_EQ(read_all(out("q")), predictions) << grid;
   }
 }
+#ifdef MEGALITH_WITH_MPI
+TEST_P(TaskEvalOf, ProcessesOfMpirunGiveTheSame) {
+  const std::string task = GetParam();
+  ASSERT_EQ(tune(task).code, 0);
+  const std::string threads = eval(task, task) + "--set parallel.tp=2 --ranks 4 --predictions ";
+  const json want = report_of(run_shell(threads + out("p")));
+  const json got = report_of(run_shell(support::mpirun(4, support::program() + threads.substr(8) + out("q"))));
+  EXPECT_EQ(got.at("results"), want.at("results"));
+  EXPECT_EQ(got.at("grid"), want.at("grid"));
+  EXPECT_EQ(read_all(out("q")), read_all(out("p")));
+}
+#endif
 INSTANTIATE_TEST_SUITE_P(Tasks, TaskEvalOf, ::testing::Values("mnli", "qqp", "squad1", "squad2", "race"));
 
 TEST_F(TaskEval, WritesThePredictionsOfALearnedTask) {
