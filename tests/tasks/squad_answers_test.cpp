@@ -95,6 +95,9 @@ TEST_F(SpanAnswers, TakeTheBestPlacesOfAWindowOnly) {
   const SquadPrediction prediction = answer({.n_best = 1});
   EXPECT_EQ(prediction.text, "The Caf\xC3\xA9 (");
   EXPECT_EQ(prediction.n_best.size(), 1U);
+  start_[0][9] = 4.5;  // the best first token lies after the best last one
+  EXPECT_EQ(answer({.n_best = 1}).text, "");
+  EXPECT_EQ(answer({.n_best = 2}).text, "The Caf\xC3\xA9 (");
 }
 
 TEST_F(SpanAnswers, BeginWhereTheirWindowHasTheMostContext) {

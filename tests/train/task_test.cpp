@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "megalith/ops/init.h"
 #include "megalith/train/run_batches.h"
+#include "megalith/train/saver.h"
 
 #include "tests/train/agreeing_runs.h"
 #include "tests/train/task_sets.h"
@@ -134,6 +136,8 @@ TEST(Task, AnEpochHasEachSampleOnceAndEndsWithSamplesWithoutALoss) {
   EXPECT_EQ(plan.train.steps, 12);
   EXPECT_EQ(plan.train.eval_interval, 6);
   EXPECT_EQ(plan.optimizer.decay_steps, 12);
+  c.task.epochs = 20;
+  EXPECT_EQ(task_plan(c, set->count()).optimizer.warmup_steps, 7) << "6 % of 120 steps";
   const train::TaskTrainBatches source(*set, plan.train.seed, plan.train.global_batch);
   const train::TaskHeldOutBatches in_order(*set);
   const auto sample = [&](const model::BatchSource& from, Index n) { return contents(*set, plan.model, 1, from, n); };
@@ -165,26 +169,104 @@ TEST(Task, SamplesOfRaceHaveFourSequencesAndSquadsTwoLabels) {
   EXPECT_THAT(std::vector(spans.end() - 6, spans.end()), ::testing::ElementsAre(6, 7, 0, 6, 7, 0));
 }
 
+/// The numbers that a dev score comes from, of all samples.
+std::vector<float> dev_numbers(const TaskSets& sets, config::RunConfig c) {
+  c.train.micro_batch = 2;
+  const auto set = sets.open(config::resolve(c), tasks::SampleUse::scoring);
+  const config::RunPlan plan = task_plan(c, set->count());
+  std::vector<float> numbers;
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    engine.evaluate_losses(train::TaskHeldOutBatches(*set), set->count(), [&](std::span<const float> batch) {
+      numbers.insert(numbers.end(), batch.begin(), batch.end());
+    });
+  });
+  return numbers;
+}
+
+TEST(Task, TheLongerSentenceOfAPairLosesItsEnd) {
+  const TaskSets sets;
+  const TempDir dir;
+  std::string words;
+  for (int i = 0; i < 20; ++i) words += " bo";
+  write_all(dir / "long.jsonl", R"({"sentence1": ")" + words + R"(", "sentence2": ")" + words +
+                                    R"(", "label": "neutral"})" + "\n" + R"({"sentence1": ")" + words +
+                                    R"(", "sentence2": "bo bo", "label": "neutral"})" + "\n");
+  config::RunConfig c = task_config(sets, "mnli");
+  c.data.train = std::vector<std::string>{(dir / "long.jsonl").string()};
+  const config::RunPlan plan = config::resolve(c);
+  const auto set = sets.open(plan);
+  constexpr std::int32_t kSep = 3;
+  for (const auto& [sample, end_of_first] : {std::pair<Index, Index>{0, 8}, {1, 12}}) {
+    const std::vector<std::int32_t> tokens = contents(*set, plan.model, 1, train::TaskHeldOutBatches(*set), sample);
+    EXPECT_EQ(std::ranges::find(tokens, kSep) - tokens.begin(), end_of_first) << sample;
+    EXPECT_EQ(tokens.at(15), kSep) << sample;
+  }
+}
+
 TEST(Task, TheDevScoreDoesNotDependOnTheGrid) {
   const TaskSets sets;
-  const auto numbers_on = [&](const Grid& grid) {
-    config::RunConfig c = task_config(sets, "squad2", grid);
-    c.train.micro_batch = 2;
-    const auto set = sets.open(config::resolve(c), tasks::SampleUse::scoring);
-    const config::RunPlan plan = task_plan(c, set->count());
-    std::vector<float> numbers;
-    comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
-      train::Engine engine(world, plan);
-      engine.allocate();
-      engine.evaluate_losses(train::TaskHeldOutBatches(*set), set->count(), [&](std::span<const float> batch) {
-        numbers.insert(numbers.end(), batch.begin(), batch.end());
-      });
-    });
-    return numbers;
-  };
+  const auto numbers_on = [&](const Grid& grid) { return dev_numbers(sets, task_config(sets, "squad2", grid)); };
   const std::vector<float> want = numbers_on({}), got = numbers_on({.tp = 2, .pp = 2, .dp = 2});
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5) << i;
+}
+
+// Logits of padding are not compared.
+TEST(Task, PaddingChangesNothing) {
+  const TaskSets sets;
+  for (const char* task : {"mnli", "race", "squad2"}) {
+    SCOPED_TRACE(task);
+    config::RunConfig c = task_config(sets, task);
+    c.model.num_positions = 24;
+    const std::vector<float> want = dev_numbers(sets, c);
+    c.model.seq_len = 24;
+    const std::vector<float> got = dev_numbers(sets, c);
+    const std::size_t numbers = want.size() / 64, rows = std::string(task) == "squad2" ? 128 : 64,
+                      width = 64 * numbers / rows;
+    ASSERT_EQ(want.size(), rows * width);
+    constexpr std::size_t kShortest = 9;  // tokens of a window of SQuAD: [CLS] who ? [SEP] the WORD is here [SEP]
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t i = 0; i < std::min(width, kShortest); ++i)
+        ASSERT_NEAR(got[row * (got.size() / rows) + i], want[row * width + i], 1e-6) << row << ", " << i;
+  }
+}
+
+TEST(Task, ThePoolerIsThatOfTheCheckpointAndTheHeadComesFromTheSeed) {
+  const TaskSets sets;
+  const TempDir dir;
+  config::RunConfig c = task_config(sets, "mnli"), bert = support::small_config({}, "fp64", 1);
+  bert.model = c.model;
+  bert.model.family = "bert";
+  bert.train.seed = 7;
+  c.train.seed = 8;
+  const config::RunPlan of_bert = config::resolve(bert), plan = task_plan(c, 64);
+  comm::run_ranks(1, [&](comm::World& world) {
+    train::Engine pretrained(world, of_bert), tuned(world, plan);
+    pretrained.allocate();
+    tuned.allocate();
+    train::Saver(pretrained, of_bert, {1, 2}, *io::posix_fs(), dir.path()).save({});
+    const std::vector<std::string> lines =
+        train::Saver(tuned, plan, {1, 5}, *io::posix_fs(), dir / "unused").take_values(dir / "step_00000000");
+    EXPECT_THAT(lines,
+                ::testing::ElementsAre("the checkpoint has no head.classes.weight, head.classes.bias: from the seed"));
+    const auto values = [](train::Engine& engine, const char* name) {
+      const Tensor value = engine.stage().params().at(name).value;
+      return std::vector<double>(value.data<double>(), value.data<double>() + value.numel());
+    };
+    EXPECT_EQ(values(tuned, "head.pooler.weight"), values(pretrained, "head.pooler.weight"));
+    EXPECT_EQ(values(tuned, "layers.0.mlp.up.weight"), values(pretrained, "layers.0.mlp.up.weight"));
+    const std::vector<double> head = values(tuned, "head.classes.weight");
+    for (const std::uint64_t seed : {8, 7}) {
+      std::vector<double> made(head.size());
+      const Shape shape = {3, std::ssize(head) / 3};
+      Exec host;
+      ops::initialise(host, {TensorSlice::whole("head.classes.weight", shape), Init::normal, 0.02},
+                      Tensor(made.data(), shape, DType::f64), seed);
+      EXPECT_EQ(made == head, seed == 8);
+    }
+  });
 }
 
 }  // namespace
