@@ -45,7 +45,7 @@ constexpr std::array kColumns = {"parameters", "gradients", "optimizer", "activa
 /// A row for all ranks that are equal. Of many such rows those that take most stay. A line below has what the others
 /// take at most.
 std::string ranks_table(const std::vector<BytesByOwner>& ranks) {
-  constexpr std::size_t kMaxRows = 6;
+  constexpr std::size_t kMaxRows = 5;
   std::vector<EqualRanks> groups = equal_ranks(ranks);
   std::string left_out;
   if (groups.size() > kMaxRows) {
