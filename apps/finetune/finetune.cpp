@@ -138,7 +138,8 @@ void Finetune::require_same_runs() {
   for (const auto& [key, value] : now.items()) {
     const auto then = was.find(key);
     const std::string then_text = then != was.end() && then->is_string() ? then->get<std::string>() : "unset";
-    problems.require(then_text == value, key, value.get<std::string>(),
+    const auto now_text = value.get<std::string>();
+    problems.require(then_text == now_text, key, now_text,
                      str("the runs of ", job_.out.string(), " have ", then_text, "; give another --out"));
   }
   problems.throw_if_any(options_.recipe.file);
@@ -269,7 +270,7 @@ void Finetune::run() {
   report.median = tasks::median_run(scores);
   for (const ScoredFile& file : test_) report.test.push_back(score_of(points[report.median], file).score);
   if (job_.ensemble) {
-    report.ensemble.emplace();
+    report.ensemble = EnsembleScores();
     report.ensemble->dev = ensemble_scores(points, dev_);
     report.ensemble->test = ensemble_scores(points, test_);
     report.ensemble->score = dev_score(job_.task, report.ensemble->dev);

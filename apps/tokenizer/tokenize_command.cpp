@@ -116,7 +116,6 @@ class Converter {
 /// The next line without its end. False at the end of the input.
 bool read_line(std::streambuf& in, std::uint64_t number, std::uint64_t max_bytes, std::string& line) {
   line.clear();
-  int c = std::char_traits<char>::eof();
   const auto next = [&] {
     try {
       return in.sbumpc();
@@ -124,7 +123,8 @@ bool read_line(std::streambuf& in, std::uint64_t number, std::uint64_t max_bytes
       throw IoError("[standard input] read failed");
     }
   };
-  if ((c = next()) == std::char_traits<char>::eof()) return false;
+  int c = next();
+  if (c == std::char_traits<char>::eof()) return false;
   for (; c != std::char_traits<char>::eof() && c != '\n'; c = next()) {
     if (line.size() == max_bytes) refuse_line("standard input", number, max_bytes);
     line.push_back(static_cast<char>(c));

@@ -10,6 +10,7 @@
 #include "megalith/data/chat_file.h"
 #include "megalith/data/input_files.h"
 #include "megalith/data/samples.h"
+#include "megalith/io/reader.h"
 
 namespace megalith::data {
 namespace {

@@ -10,6 +10,7 @@
 #include "megalith/base/utf8.h"
 #include "megalith/io/json_reader.h"
 #include "megalith/io/problem_text.h"
+#include "megalith/io/reader.h"
 
 namespace megalith::data {
 namespace {

@@ -25,7 +25,7 @@ TensorSlice first_split(std::string name, const Shape& shape, const comm::Group&
 
 }  // namespace
 
-ParamSpec units_split(std::string name, const Shape& shape, const comm::Group& tp, double init_std) {
+ParamSpec units_split(const std::string& name, const Shape& shape, const comm::Group& tp, double init_std) {
   TensorSlice slice = first_split(name, shape, tp, name + " rows");
   const Shape held = slice.local;
   const Index rows_of_unit = shape.rank() == 2 ? 1 : shape[1];
@@ -39,8 +39,8 @@ ParamSpec units_split(std::string name, const Shape& shape, const comm::Group& t
           .matrices = std::move(matrices)};
 }
 
-ParamSpec rows_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std) {
-  return units_split(std::move(name), {rows, columns}, tp, init_std);
+ParamSpec rows_split(const std::string& name, Index rows, Index columns, const comm::Group& tp, double init_std) {
+  return units_split(name, {rows, columns}, tp, init_std);
 }
 
 ParamSpec columns_split(std::string name, Index rows, Index columns, const comm::Group& tp, double init_std) {
@@ -54,7 +54,7 @@ ParamSpec columns_split(std::string name, Index rows, Index columns, const comm:
           .matrices = {{1, 1, 0}}};
 }
 
-ParamSpec vector_split(std::string name, const Shape& shape, const comm::Group& tp) {
+ParamSpec vector_split(const std::string& name, const Shape& shape, const comm::Group& tp) {
   TensorSlice slice = first_split(name, shape, tp, name);
   const Shape held = slice.local;
   return {std::move(slice), held, Init::zeros, 0, Decay::no};

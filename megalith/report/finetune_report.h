@@ -39,23 +39,23 @@ struct TunedRun {
   double score = 0;                 ///< dev_score()
 };
 
+/// Of several models that answer together.
+struct EnsembleScores {
+  std::vector<FileScore> dev = {}, test = {};
+  double score = 0;
+};
+
 /// What `finetune` found. All of it follows from the runs, and nothing from clocks or from the name of its folder.
 struct FinetuneReport {
-  /// Several models that answer together.
-  struct Together {
-    std::vector<FileScore> dev = {}, test = {};
-    double score = 0;
-  };
-
   tasks::Task task = tasks::Task::mnli;
-  std::string recipe;                     ///< its file
-  std::string inference;                  ///< how runs were scored: "fp32 on cpu, tp 1 pp 1 dp 1, batch 4"
-  std::vector<TunedRun> search = {};      ///< of one seed, a run per rate and batch; one: no search
-  std::size_t best = 0;                   ///< of `search`
-  std::vector<TunedRun> seeds = {};       ///< with the best rate and batch
-  std::size_t median = 0;                 ///< of `seeds`
-  std::vector<FileScore> test = {};       ///< of the median run
-  std::optional<Together> ensemble = {};  ///< of `seeds`
+  std::string recipe;                           ///< its file
+  std::string inference;                        ///< how runs were scored: "fp32 on cpu, tp 1 pp 1 dp 1, batch 4"
+  std::vector<TunedRun> search = {};            ///< of one seed, a run per rate and batch; one: no search
+  std::size_t best = 0;                         ///< of `search`
+  std::vector<TunedRun> seeds = {};             ///< with the best rate and batch
+  std::size_t median = 0;                       ///< of `seeds`
+  std::vector<FileScore> test = {};             ///< of the median run
+  std::optional<EnsembleScores> ensemble = {};  ///< of `seeds`
 };
 
 /// Both with a line end. The first one is read by read_given_report() (paper_tables.h), too.

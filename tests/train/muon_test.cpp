@@ -102,7 +102,8 @@ TEST(MuonGrids, ACheckpointGoesToAnyGrid) {
   const Grid grids[] = {{}, {.tp = 2, .pp = 2, .dp = 2, .sharding = Sharding::optimizer}, {.tp = 4}};
   for (const Grid& from : grids) {
     const TempDir dir;
-    const support::Trained saved = support::train_and_save(muon_plan(from, "fp64", "llama"), dir.path(), 0, kMuonSavedAt);
+    const support::Trained saved =
+        support::train_and_save(muon_plan(from, "fp64", "llama"), dir.path(), 0, kMuonSavedAt);
     for (const Grid& to : grids) {
       SCOPED_TRACE(from.name() + " to " + to.name());
       const support::Trained resumed =
