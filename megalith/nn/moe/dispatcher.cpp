@@ -41,6 +41,25 @@ ops::PullTables make_pulls(Exec& ex, Index capacity, Index rows) {
           .wants = ex.tensor({rows}, DType::i32)};
 }
 
+void make_lists(Exec& ex, ops::PlanExchange& plan) {
+  const Index ranks = plan.experts.dim(0), rows = plan.experts.dim(1), pairs = rows * plan.experts.dim(2);
+  const Index arrive = ops::pairs_to_receive(plan);
+  const Index results = ops::capacity_of_groups(arrive, plan.ranks.local_experts, plan.groups.alignment);
+  plan.rows = make_pulls(ex, ranks * rows, results);
+  if (plan.first_groups > 0) plan.rest = make_pulls(ex, ranks * rows, results);
+  plan.pairs = make_pulls(ex, arrive, results);
+  plan.places = ex.tensor({pairs * plan.ranks.slices, 2}, DType::i32);
+  plan.row_begin = ex.tensor({rows + 1}, DType::i32);
+  plan.pair_begin = ex.tensor({pairs + 1}, DType::i32);
+}
+
+comm::Pending pull(Exec& ex, const comm::Group& group, const Tensor& mine, const ops::PullTables& pulls,
+                   const Tensor& rows) {
+  return comm::gather_rows(
+      ex, group, mine, {.counts = pulls.counts, .sources = pulls.sources, .begin = pulls.begin, .wants = pulls.wants},
+      rows);
+}
+
 ops::ExpertRanks expert_ranks(const ExpertParallel& experts, const DispatchSizes& sizes) {
   return {.local_experts = sizes.num_experts / experts.ep().size(),
           .slices = experts.slices(),

@@ -118,6 +118,11 @@ struct DispatchSizes {
 
 /// Lists of at most `capacity` pulls for a result of `rows` rows.
 ops::PullTables make_pulls(Exec& ex, Index capacity, Index rows);
+/// All lists of a plan, whose sizes and choices are set.
+void make_lists(Exec& ex, ops::PlanExchange& plan);
+/// comm::gather_rows by lists.
+comm::Pending pull(Exec& ex, const comm::Group& group, const Tensor& mine, const ops::PullTables& pulls,
+                   const Tensor& rows);
 
 /// Where the members of a group of dispatch stand.
 ops::ExpertRanks expert_ranks(const ExpertParallel& experts, const DispatchSizes& sizes);

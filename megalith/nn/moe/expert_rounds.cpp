@@ -59,26 +59,21 @@ void ExpertRounds::preprocess(Exec& ex, const RoutedPairs& routed, Saved& saved)
 
 void ExpertRounds::start_round(Exec& ex, std::int32_t round, Saved& saved) const {
   ops::PlanExchange& plan = saved.plan;
-  const Index ranks = saved.all.dim(0), rows = saved.all.dim(1), local = ranks_.local_experts;
+  const Index local = ranks_.local_experts;
   plan.experts = ex.tensor(saved.all.shape(), DType::i32);
   ops::choices_of_round(ex,
                         {.experts = saved.all, .of_round = plan.experts, .round_of = saved.round_of, .round = round});
   saved.table = ex.tensor({2, local}, DType::i32);
   plan.groups = groups_of(saved.table, sizes_.alignment);
-  const Index arrive = ops::pairs_to_receive(plan), pairs = rows * sizes_.top_k;
-  const Index results = ops::capacity_of_groups(arrive, local, sizes_.alignment);
-  plan.rows = make_pulls(ex, ranks * rows, results);
-  plan.pairs = make_pulls(ex, arrive, results);
-  plan.places = ex.tensor({pairs * slices(), 2}, DType::i32);
-  plan.row_begin = ex.tensor({rows + 1}, DType::i32);
-  plan.pair_begin = ex.tensor({pairs + 1}, DType::i32);
+  make_lists(ex, plan);
   ops::plan_exchange(ex, plan);
   const bool host_reads = ex.device() != Device::cpu && sizes_.alignment == 1;  // for loops over groups
   if (host_reads && !ex.recording()) {
     saved.table_on_host.copy(ex, saved.table);
     plan.groups.host = ops::HostGroups(saved.table_on_host.wait(experts_.dispatch()));
   }
-  saved.returns = make_pulls(ex, pairs * slices(), pairs * slices());
+  const Index results = plan.places.dim(0);
+  saved.returns = make_pulls(ex, results, results);
   ops::pull_places(ex, plan.places, saved.returns);
 }
 
@@ -105,19 +100,12 @@ void ExpertRounds::for_rounds(Exec& ex, Saved& saved, Body&& body) const {
 
 Tensor ExpertRounds::pulled(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls) const {
   const Tensor rows = ex.tensor({pulls.wants.dim(0), of_sources.dim(1)}, of_sources.dtype());
-  comm::gather_rows(ex, experts_.dispatch(), of_sources,
-                    {.counts = pulls.counts, .sources = pulls.sources, .begin = pulls.begin, .wants = pulls.wants},
-                    rows)
-      .wait(ex);
+  pull(ex, experts_.dispatch(), of_sources, pulls, rows).wait(ex);
   return rows;
 }
 
 void ExpertRounds::give_back(Exec& ex, const Tensor& of_experts, const Tensor& of_pairs, const Saved& saved) const {
-  const ops::PullTables& pulls = saved.returns;
-  comm::gather_rows(ex, experts_.dispatch(), of_experts,
-                    {.counts = pulls.counts, .sources = pulls.sources, .begin = pulls.begin, .wants = pulls.wants},
-                    of_pairs)
-      .wait(ex);
+  pull(ex, experts_.dispatch(), of_experts, saved.returns, of_pairs).wait(ex);
 }
 
 void ExpertRounds::forward(Exec& ex, const Tensor& x, const Experts& experts, Experts::Saved& of_experts,

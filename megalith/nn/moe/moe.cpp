@@ -13,8 +13,12 @@
 namespace megalith::nn {
 namespace {
 
-DispatchSizes dispatch_sizes(const MoeSpec& spec) {
-  DispatchSizes sizes{.num_experts = spec.config.num_experts, .top_k = spec.config.top_k};
+/// `columns`: experts, and slots of clones.
+DispatchSizes dispatch_sizes(const MoeSpec& spec, const SublayerOptions& options, Index columns) {
+  DispatchSizes sizes{.num_experts = columns,
+                      .top_k = spec.config.top_k,
+                      .alignment = options.group_alignment,
+                      .rank_capacity = spec.config.rank_capacity_factor};
   if (spec.config.capacity == ExpertCapacity::pad) {
     sizes.run = spec.capacity_run;
     sizes.capacity = spec.config.capacity_of(sizes.run);
@@ -50,13 +54,9 @@ Index first_groups_of(const MoeSpec& spec, const ExpertParallel& experts) {
   return spec.config.overlap && local > 1 ? std::max<Index>(1, local / 4) : 0;
 }
 
-/// `columns`: experts, and slots of clones.
 std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const SublayerOptions& options,
                                             const ExpertParallel& experts, Index columns) {
-  DispatchSizes sizes = dispatch_sizes(spec);
-  sizes.num_experts = columns;
-  sizes.alignment = options.group_alignment;
-  sizes.rank_capacity = spec.config.rank_capacity_factor;
+  DispatchSizes sizes = dispatch_sizes(spec, options, columns);
   sizes.first_groups = first_groups_of(spec, experts);
   if (options.recompute.has(RecomputeModule::dispatch)) sizes.backward_rows = BackwardRows::fetched;
   // Passes that pad copy nothing.
@@ -100,13 +100,7 @@ Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& op
   if (spec.config.echo.slots > 0 && this->groups().dispatch().size() > 1)
     columns = echo_.emplace(spec, this->groups(), experts_).num_columns();
   dispatcher_ = make_dispatcher(spec, options, this->groups(), columns);
-  if (may_lack_rows(spec, *groups.experts)) {
-    DispatchSizes sizes = dispatch_sizes(spec);
-    sizes.num_experts = columns;
-    sizes.alignment = options.group_alignment;
-    sizes.rank_capacity = spec.config.rank_capacity_factor;
-    rounds_.emplace(*groups.experts, sizes);
-  }
+  if (may_lack_rows(spec, *groups.experts)) rounds_.emplace(*groups.experts, dispatch_sizes(spec, options, columns));
   if (spec.config.shared_ffn_hidden_size > 0) shared_.emplace(name + ".shared", spec, options, groups.tp, params);
 }
 

@@ -41,15 +41,8 @@ void PeerDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher:
   plan.rows_of_each = sizes_.padded(rows, routed.mode);
   plan.most_pairs = sizes_.rank_rows(pairs * slices(), routed.mode);
   plan.first_groups = sizes_.first_groups;
-  const Index arrive = ops::pairs_to_receive(plan);
   if (plan.most_pairs > 0) limit_rows(ex, routed, plan);
-  const Index results = ops::capacity_of_groups(arrive, local, sizes_.alignment);
-  plan.rows = make_pulls(ex, group.size() * rows, results);
-  if (plan.first_groups > 0) plan.rest = make_pulls(ex, group.size() * rows, results);
-  plan.pairs = make_pulls(ex, arrive, results);
-  plan.places = ex.tensor({pairs * slices(), 2}, DType::i32);
-  plan.row_begin = ex.tensor({rows + 1}, DType::i32);
-  plan.pair_begin = ex.tensor({pairs + 1}, DType::i32);
+  make_lists(ex, plan);
   ops::plan_exchange(ex, plan);
   if (plan.rows_of_each == 0) return;
   Index end = 0;
@@ -76,19 +69,12 @@ void PeerDispatcher::limit_rows(Exec& ex, const RoutedPairs& routed, const ops::
                        .rank = experts_.counts_rows() ? plan.rank : -1});
 }
 
-comm::Pending PeerDispatcher::pull(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls,
-                                   const Tensor& rows) const {
-  return comm::gather_rows(
-      ex, experts_.dispatch(), of_sources,
-      {.counts = pulls.counts, .sources = pulls.sources, .begin = pulls.begin, .wants = pulls.wants}, rows);
-}
-
 Tensor PeerDispatcher::pull_rows(Exec& ex, const Tensor& of_sources, const ops::PlanExchange& plan,
                                  LaterRows& later) const {
   const Tensor rows = ex.tensor({plan.rows.wants.dim(0), of_sources.dim(1)}, of_sources.dtype());
-  comm::Pending first = pull(ex, of_sources, plan.rows, rows);
+  comm::Pending first = pull(ex, experts_.dispatch(), of_sources, plan.rows, rows);
   later.first = plan.first_groups;
-  if (later.first > 0) later.in_flight.add(pull(ex, of_sources, plan.rest, rows));
+  if (later.first > 0) later.in_flight.add(pull(ex, experts_.dispatch(), of_sources, plan.rest, rows));
   first.wait(ex);
   return rows;
 }
@@ -135,7 +121,7 @@ RowGrads PeerDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved
   const Saved& kept = peer(saved);
   const Tensor of_pairs = as_column(kept.weights);
   const Tensor weights = ex.tensor({kept.plan.pairs.wants.dim(0), 1}, of_pairs.dtype());
-  comm::Pending arriving = pull(ex, of_pairs, kept.plan.pairs, weights);
+  comm::Pending arriving = pull(ex, experts_.dispatch(), of_pairs, kept.plan.pairs, weights);
   const RowGrads grads{pull_rows(ex, kept.dy, kept.plan, later), weights};
   arriving.wait(ex);
   return grads;

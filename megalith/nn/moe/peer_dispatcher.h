@@ -53,9 +53,8 @@ class PeerDispatcher final : public Dispatcher {
   void reach(Exec& ex, MoePoint point, Saved& kept) const;
   /// Takes away the pairs that have no room at their experts' ranks, from the choices of all.
   void limit_rows(Exec& ex, const RoutedPairs& routed, const ops::PlanExchange& plan) const;
-  /// `of_sources` [N, W] of all ranks to rows of the experts here [M, W].
-  comm::Pending pull(Exec& ex, const Tensor& of_sources, const ops::PullTables& pulls, const Tensor& rows) const;
-  /// Those that all wait for, and those of later groups, which may still be on their way.
+  /// `of_sources` [N, W] of all ranks to the rows of the experts here [M, W]. Those of later groups may still be on
+  /// their way.
   Tensor pull_rows(Exec& ex, const Tensor& of_sources, const ops::PlanExchange& plan, LaterRows& later) const;
   /// Sums of `of_experts` [M, W] of all ranks at this rank's places.
   comm::Pending sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums, const Tensor& out,
