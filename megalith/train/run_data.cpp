@@ -1,5 +1,7 @@
 #include "megalith/train/run_data.h"
 
+#include <tuple>
+
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
 #include "megalith/train/run_batches.h"
@@ -9,81 +11,39 @@ namespace {
 
 constexpr const char* kValid = "valid";  // the name of a held-out set
 
-class TextData final : public RunData {
- public:
-  TextData(data::DataSets sets, std::uint64_t seed) : sets_(std::move(sets)), seed_(seed) {}
-  Facts train() const override {
-    const data::TrainingSet& set = sets_.train;
+/// A corpus, or the one of a held-out set.
+template <class Set>
+RunData::Facts facts_of(const Set& set) {
+  if constexpr (requires { set.source(); })
+    return {set.source().name(), set.source().num_tokens(), set.count(), set.source().fingerprint()};
+  else
     return {set.name(), set.num_tokens(), set.count(), set.fingerprint()};
-  }
-  Facts valid() const override {
-    if (!sets_.valid) return {};
-    const data::TokenSource& source = sets_.valid->source();
-    return {source.name(), source.num_tokens(), sets_.valid->count(), source.fingerprint()};
-  }
-  std::unique_ptr<model::BatchSource> train_batches() const override {
-    return std::make_unique<TrainBatches>(sets_.train, seed_);
-  }
-  std::vector<HeldOut> held_out() const override {
-    std::vector<HeldOut> sets;
-    if (sets_.valid) sets.push_back({kValid, sets_.valid->count(), std::make_unique<HeldOutBatches>(*sets_.valid)});
-    return sets;
-  }
-  const data::DataNotes& notes() const override { return sets_.notes; }
+}
 
- private:
-  data::DataSets sets_;
-  std::uint64_t seed_;
-};
-
-class BertData final : public RunData {
+/// Samples to train on, and held-out ones. Order: what decides the order of the first besides them, as a seed.
+template <class Sets, class Train, class Valid, class... Order>
+class SampleData final : public RunData {
  public:
-  explicit BertData(data::BertDataSets sets) : sets_(std::move(sets)) {}
-  Facts train() const override {
-    const data::BertTrainingSet& set = sets_.train;
-    return {set.name(), set.num_tokens(), set.count(), set.fingerprint()};
-  }
-  Facts valid() const override {
-    if (!sets_.valid) return {};
-    const data::SentenceSource& source = sets_.valid->source();
-    return {source.name(), source.num_tokens(), sets_.valid->count(), source.fingerprint()};
-  }
-  std::unique_ptr<model::BatchSource> train_batches() const override {
-    return std::make_unique<BertTrainBatches>(sets_.train);
-  }
-  std::vector<HeldOut> held_out() const override {
-    std::vector<HeldOut> sets;
-    if (sets_.valid) sets.push_back({kValid, sets_.valid->count(), std::make_unique<BertHeldOutBatches>(*sets_.valid)});
-    return sets;
-  }
-  const data::DataNotes& notes() const override { return sets_.notes; }
-
- private:
-  data::BertDataSets sets_;
-};
-
-class ChatData final : public RunData {
- public:
-  ChatData(data::ChatDataSets sets, std::uint64_t seed) : sets_(std::move(sets)), seed_(seed) {}
+  explicit SampleData(Sets sets, Order... order) : sets_(std::move(sets)), order_(order...) {}
   Facts train() const override { return facts_of(sets_.train); }
   Facts valid() const override { return sets_.valid ? facts_of(*sets_.valid) : Facts(); }
   std::unique_ptr<model::BatchSource> train_batches() const override {
-    return std::make_unique<ChatTrainBatches>(sets_.train, seed_);
+    return std::apply([&](const Order&... order) { return std::make_unique<Train>(sets_.train, order...); }, order_);
   }
   std::vector<HeldOut> held_out() const override {
     std::vector<HeldOut> sets;
-    if (sets_.valid) sets.push_back({kValid, sets_.valid->count(), std::make_unique<ChatHeldOutBatches>(*sets_.valid)});
+    if (sets_.valid) sets.push_back({kValid, sets_.valid->count(), std::make_unique<Valid>(*sets_.valid)});
     return sets;
   }
   const data::DataNotes& notes() const override { return sets_.notes; }
 
  private:
-  static Facts facts_of(const data::ChatSamples& set) {
-    return {set.name(), set.num_tokens(), set.count(), set.fingerprint()};
-  }
-  data::ChatDataSets sets_;
-  std::uint64_t seed_;
+  Sets sets_;
+  std::tuple<Order...> order_;
 };
+using TextData = SampleData<data::DataSets, TrainBatches, HeldOutBatches, std::uint64_t>;
+using BertData = SampleData<data::BertDataSets, BertTrainBatches, BertHeldOutBatches>;  // the sets have the seed
+using ChatData = SampleData<data::ChatDataSets, ChatTrainBatches, ChatHeldOutBatches, std::uint64_t>;
 
 /// The files of a task: one to train on, and held-out ones that each have a score of their own.
 class TaskData final : public RunData {
