@@ -48,8 +48,9 @@ void set_unsaved(Unsaved unsaved);
 /// Whether another process of the job reports its failure. A launcher then wakes stopped processes and sends SIGTERM.
 void set_failure_probe(std::function<bool()> is_failure_reported);
 
-/// Of a process that trains several times: no training is in flight, and all that is done is saved. A signal ends the
-/// process at once with 75, until a training asks for the next one. `how`: how to go on, for messages about signals.
+/// For a process that trains several times, between two trainings, when the work so far is saved. A signal then ends
+/// the process at once with 75, until a training asks for the next one. `how`: how to go on, for messages about
+/// signals.
 void expect_next_run(std::string how);
 
 /// Whether a stop was requested. If not, `last` is the last step of the run should a request come from now on.

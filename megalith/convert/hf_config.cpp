@@ -104,11 +104,12 @@ std::vector<Index> HfConfig::counts(const char* key) const {
 
 std::vector<std::string> HfConfig::labels() const {
   constexpr const char *kLabels = "id2label", *kNumber = "num_labels";
-  constexpr Index kMost = 1024;
-  if (!has(kLabels)) return std::vector<std::string>(static_cast<std::size_t>(has(kNumber) ? size(kNumber, kMost) : 2));
+  constexpr Index kMaxLabels = 1024;
+  if (!has(kLabels))
+    return std::vector<std::string>(static_cast<std::size_t>(has(kNumber) ? size(kNumber, kMaxLabels) : 2));
   const json& found = value(kLabels);
   constexpr std::string_view kRule = "must be an object with a text for each number from 0 on";
-  if (!found.is_object() || found.empty() || std::ssize(found) > kMost) fail(kLabels, kRule);
+  if (!found.is_object() || found.empty() || std::ssize(found) > kMaxLabels) fail(kLabels, kRule);
   std::vector<std::string> names;
   for (std::size_t i = 0; i < found.size(); ++i) {
     const auto one = found.find(std::to_string(i));

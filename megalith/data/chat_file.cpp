@@ -82,7 +82,7 @@ class MessageReader {
     return {*known, member(json, where, form_.content, "give the text of the message, and leave out calls and images")};
   }
 
-  /// Of the last message.
+  /// Throws InputError if the last message may not stand behind those before it.
   void check_order(const Conversation& messages, const nlohmann::json& json) const {
     const std::size_t last = messages.size() - 1;
     const ChatRole role = messages[last].role;

@@ -54,7 +54,7 @@ struct FirstCharacter {
   char32_t value;
   std::size_t size;
 };
-/// Of a text in UTF-8 that is not empty.
+/// The text must be UTF-8 and not empty.
 FirstCharacter first_character(std::string_view text) {
   const std::size_t size = std::min(utf8_front(text).length, text.size());
   const auto lead = static_cast<unsigned char>(text[0]);

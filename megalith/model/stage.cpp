@@ -17,7 +17,7 @@ grid::LayerAssignment assign_layers(const StageConfig& config, int pp) {
   return grid::LayerAssignment::uneven(config.model.num_layers, pp, config.chunks, config.stage_layers);
 }
 
-/// Of a step, or of an evaluation.
+/// The shape of a schedule of so many samples: those of a step or of an evaluation.
 pipeline::ScheduleShape schedule_shape(const StageConfig& config, const comm::Mesh& mesh, pipeline::ScheduleMode mode,
                                        Index global_batch) {
   return {mesh.pp.size(), config.chunks, num_microbatches(config, mesh, global_batch), config.group_size, mode};

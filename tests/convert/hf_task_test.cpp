@@ -49,14 +49,19 @@ double difference_of_logits(const HfCase& one, const io::Path& folder, DType dty
 
 class HfTask : public ::testing::TestWithParam<const char*> {};
 
+/// Imports a folder and exports it.
+void export_again(const io::Path& from, const HfModel& hf, const io::Path& to, std::optional<std::int32_t> padding) {
+  const RandomModel model = imported(from);
+  kFs->make_dir(to);
+  export_hf(*kFs, to, values_of(padded(hf.config), model.params),
+            {.end_of_document = 7, .padding = padding, .task = hf.task, .labels = hf.labels});
+}
+
 TEST_P(HfTask, LogitsAreThoseOfTransformersBeforeAndAfterAnExport) {
   const HfCase one(GetParam());
   const TempDir dir;
   const HfModel hf = read_hf_config(*kFs, one.folder);
-  const RandomModel model = imported(one.folder);
-  kFs->make_dir(dir / "hf");
-  export_hf(*kFs, dir / "hf", values_of(padded(hf.config), model.params),
-            {.end_of_document = 7, .padding = {}, .task = hf.task, .labels = hf.labels});
+  export_again(one.folder, hf, dir / "hf", {});
   EXPECT_EQ(tensors_of(dir / "hf"), tensors_of(one.folder)) << "also zeros for a bias that ours has not";
   for (const io::Path& folder : {one.folder, dir / "hf"}) {
     EXPECT_LT(difference_of_logits(one, folder, DType::f64, {}), 1e-9) << folder;
@@ -69,10 +74,7 @@ TEST_P(HfTask, KeysGoBack) {
   const HfCase one(GetParam());
   const TempDir dir;
   const HfModel hf = read_hf_config(*kFs, one.folder);
-  const RandomModel model = imported(one.folder);
-  kFs->make_dir(dir / "hf");
-  export_hf(*kFs, dir / "hf", values_of(padded(hf.config), model.params),
-            {.end_of_document = 7, .padding = 0, .task = hf.task, .labels = hf.labels});
+  export_again(one.folder, hf, dir / "hf", 0);
   const json written = json::parse(read_all(dir / "hf" / "config.json")),
              theirs = json::parse(read_all(one.folder / "config.json"));
   for (const char* key : {"architectures", "model_type", "id2label", "finetuning_task"})

@@ -44,12 +44,6 @@ config::RunPlan bert_plan_on(Device device, const std::string& precision, const 
   return plan;
 }
 
-double mean_error(const std::vector<double>& got, const std::vector<double>& want) {
-  double error = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) error += std::abs(got.at(i) / want[i] - 1);
-  return error / static_cast<double>(want.size());
-}
-
 class GpuBert : public ::testing::TestWithParam<BertForm> {};
 INSTANTIATE_TEST_SUITE_P(Forms, GpuBert,
                          ::testing::Values(BertForm{"pre", 5, 0}, BertForm{"pre", 64, 0.1}, BertForm{"pre", 64, 0},
@@ -65,10 +59,7 @@ TEST_P(GpuBert, Fp32TrainsAsOnTheCpu) {
   for (std::size_t i = 0; i < cpu.losses.size(); ++i)
     EXPECT_NEAR(gpu.losses[i], cpu.losses[i], 1e-5 * cpu.losses[i]) << i;
   EXPECT_NEAR(gpu.evaluated, cpu.evaluated, 1e-5 * cpu.evaluated);
-  BytesByOwner taken = gpu.taken;
-  for (const std::string& owner : train::measured_owners(bert_plan_on(Device::cuda, "fp32", GetParam())))
-    EXPECT_GT(taken.extract(owner).mapped(), 0) << owner;
-  EXPECT_EQ(gpu.planned, taken);
+  support::expect_planned_memory(gpu, bert_plan_on(Device::cuda, "fp32", GetParam()));
 }
 
 // The bands of tests/gpu/model_test.cpp.
@@ -78,7 +69,7 @@ TEST_P(GpuBert, LowPrecisionFollowsFp32) {
   const OneRankRun got = support::train_one_rank(bert_plan_on(Device::cuda, "bf16", GetParam()));
   EXPECT_LT(support::worst_gradient(got, want), 0.04);
   EXPECT_NEAR(got.losses[0], want.losses[0], 1e-3 * want.losses[0]);
-  EXPECT_LT(mean_error(got.losses, want.losses), 2e-3);
+  EXPECT_LT(support::mean_loss_error(got, want), 2e-3);
   EXPECT_NEAR(got.evaluated, want.evaluated, 4e-3 * want.evaluated);
 }
 
@@ -145,7 +136,7 @@ TEST(GpuTask, TrainsAsOnTheCpu) {
     SCOPED_TRACE(task);
     const OneRankRun cpu = task_run_on(Device::cpu, "fp32", task), gpu = task_run_on(Device::cuda, "fp32", task);
     EXPECT_LT(support::worst_gradient(gpu, cpu), 3e-5);
-    EXPECT_LT(mean_error(gpu.losses, cpu.losses), 1e-4);
+    EXPECT_LT(support::mean_loss_error(gpu, cpu), 1e-4);
     EXPECT_NEAR(task_run_on(Device::cuda, "bf16", task).losses[0], cpu.losses[0], 2e-3 * cpu.losses[0]);
   }
 }

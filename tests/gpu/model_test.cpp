@@ -39,10 +39,7 @@ TEST_P(GpuModel, Fp32TrainsAsOnTheCpu) {
     for (std::size_t i = 0; i < cpu.losses.size(); ++i)
       EXPECT_NEAR(gpu.losses[i], cpu.losses[i], 1e-5 * cpu.losses[i]) << i;
     EXPECT_NEAR(gpu.evaluated, cpu.evaluated, 1e-5 * cpu.evaluated);
-    BytesByOwner taken = gpu.taken;
-    for (const std::string& owner : train::measured_owners(plan_on(Device::cuda, "fp32", head_dim, GetParam())))
-      EXPECT_GT(taken.extract(owner).mapped(), 0) << owner;
-    EXPECT_EQ(gpu.planned, taken);
+    support::expect_planned_memory(gpu, plan_on(Device::cuda, "fp32", head_dim, GetParam()));
   }
 }
 
@@ -61,9 +58,7 @@ TEST_P(GpuModel, LowPrecisionFollowsFp32) {
       EXPECT_LT(worst_gradient(got, want), gradient_tolerance);
       ASSERT_EQ(got.losses.size(), want.losses.size());
       EXPECT_NEAR(got.losses[0], want.losses[0], 0.4 * loss_tolerance * want.losses[0]);
-      double error = 0;
-      for (std::size_t i = 0; i < want.losses.size(); ++i) error += std::abs(got.losses[i] / want.losses[i] - 1);
-      EXPECT_LT(error / static_cast<double>(want.losses.size()), loss_tolerance);
+      EXPECT_LT(support::mean_loss_error(got, want), loss_tolerance);
       EXPECT_NEAR(got.evaluated, want.evaluated, 2 * loss_tolerance * want.evaluated);
     }
   }

@@ -69,4 +69,18 @@ inline double worst_gradient(const OneRankRun& got, const OneRankRun& want) {
   return worst;
 }
 
+/// The mean of the errors of all losses, relative.
+inline double mean_loss_error(const OneRankRun& got, const OneRankRun& want) {
+  double error = 0;
+  for (std::size_t i = 0; i < want.losses.size(); ++i) error += std::abs(got.losses.at(i) / want.losses[i] - 1);
+  return error / static_cast<double>(want.losses.size());
+}
+
+/// All but what runs measure is planned to the byte, and that is not nothing.
+inline void expect_planned_memory(const OneRankRun& run, const config::RunPlan& plan) {
+  BytesByOwner taken = run.taken;
+  for (const std::string& owner : train::measured_owners(plan)) EXPECT_GT(taken.extract(owner).mapped(), 0) << owner;
+  EXPECT_EQ(run.planned, taken);
+}
+
 }  // namespace megalith::support
