@@ -62,7 +62,8 @@ struct RegroupRows {
   Index sources = 1, first = 0, local_experts = 1;
   Index each = 0;
 };
-/// Throws InputError on the CPU for a negative count, or more rows than A. On a GPU such counts are clamped.
+/// Throws InputError on the CPU for a negative count, or more rows than A. On a GPU such counts are clamped, and the
+/// host that reads them refuses them (nn/moe/all_to_all_dispatcher.h).
 void regroup_rows(Exec& ex, const RegroupRows& args);
 
 }  // namespace megalith::ops

@@ -67,9 +67,9 @@ void Exec::poison(const Tensor& tensor) {
   capture_->within("poison", [&] { fill(*this, stream_.get()); });
 }
 
-void Exec::copy(void* to, const void* from, Index bytes) {
+void Exec::copy(void* to, const void* from, Index bytes, Stream stream) {
   if (capture_ != nullptr) capture_->refuse("Exec::copy", "copies from and to the host stay outside of graphs");
-  device::copy(device_, to, from, bytes, stream_.get());
+  device::copy(device_, to, from, bytes, stream);
 }
 
 void Exec::synchronize() {

@@ -192,7 +192,9 @@ class Exec {
 
   /// Copies `bytes` between host and device memory, in the order of the ops. Host memory must stay until the stream has
   /// completed the copy.
-  void copy(void* to, const void* from, Index bytes);
+  void copy(void* to, const void* from, Index bytes) { copy(to, from, bytes, stream_.get()); }
+  /// The same in the order of another stream.
+  void copy(void* to, const void* from, Index bytes, Stream stream);
   /// Returns when all ops so far are complete.
   void synchronize();
 

@@ -1,6 +1,13 @@
 #include "megalith/nn/moe/host_copies.h"
 
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "megalith/base/error.h"
+#include "megalith/nn/moe/all_to_all_dispatcher.h"
 
 #include "tests/capture/vectors.h"
 
@@ -31,6 +38,25 @@ TEST(HostCopies, PointsOfTheVectors) {
 TEST(HostCopies, PointsAreOrdered) {
   for (const auto& [point, place] : graph_vectors().at("d2h_priority").items())
     EXPECT_EQ(name(static_cast<MoePoint>(place.get<int>())), point);
+}
+
+TEST(HostCopies, CountsThatNoRoutingGivesAreRefused) {
+  const std::vector<std::int32_t> counts = {3, 0, 2, 5};
+  const nn::CountedRows fits = {.sent = 3, .pairs = 4, .arrived = 8, .room = 8};
+  EXPECT_NO_THROW(nn::check_counts("ep", counts, fits));
+  const auto refused = [&](std::vector<std::int32_t> wrong, const nn::CountedRows& rows) -> std::string {
+    try {
+      nn::check_counts("ep", wrong, rows);
+    } catch (const CollectiveError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_THAT(refused({3, -1, 2, 5}, fits), testing::HasSubstr("group ep: a count is -1: must be at least 0"));
+  EXPECT_THAT(refused(counts, {.sent = 5, .pairs = 4, .arrived = 8, .room = 8}),
+              testing::HasSubstr("sends 5 rows: it has 4 pairs"));
+  EXPECT_THAT(refused(counts, {.sent = 3, .pairs = 4, .arrived = 9, .room = 8}),
+              testing::HasSubstr("9 rows come here: there is room for 8"));
 }
 
 }  // namespace

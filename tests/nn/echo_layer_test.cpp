@@ -143,7 +143,8 @@ class RankLayer {
     dispatcher_->permute(ex, x, *saved_);
     if (echo_) echo_->start_weights(ex, *pass_);
     LaterRows later, later_grads;
-    const ExpertRows rows = dispatcher_->dispatch(ex, *saved_, later);
+    dispatcher_->dispatch(ex, *saved_, later).wait(ex);
+    const ExpertRows rows = dispatcher_->arrived(ex, *saved_);
     dispatcher_->return_rows(ex, experts_->forward(ex, rows, of_experts_, later), *saved_);
     dispatcher_->combine(ex, weights, y, *saved_);
     if (echo_) echo_->start_weights_again(ex, *pass_);

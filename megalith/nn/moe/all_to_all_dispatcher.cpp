@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/ops/echo_routing.h"
 
 namespace megalith::nn {
@@ -13,6 +15,18 @@ AllToAllDispatcher::Saved& own(Dispatcher::Saved& saved) { return static_cast<Al
 Index sum_of(const std::vector<Index>& counts) { return std::accumulate(counts.begin(), counts.end(), Index{0}); }
 
 }  // namespace
+
+void check_counts(std::string_view group, std::span<const std::int32_t> counts, const CountedRows& rows) {
+  const auto refuse = [&](const std::string& rule) {
+    throw CollectiveError(str("[counts of experts] group ", group, ": ", rule,
+                              "; the ranks do not route one batch, or memory is damaged"));
+  };
+  for (const std::int32_t count : counts) {
+    if (count < 0) refuse(str("a count is ", count, ": must be at least 0"));
+  }
+  if (rows.sent > rows.pairs) refuse(str("this rank sends ", rows.sent, " rows: it has ", rows.pairs, " pairs"));
+  if (rows.arrived > rows.room) refuse(str(rows.arrived, " rows come here: there is room for ", rows.room));
+}
 
 AllToAllDispatcher::AllToAllDispatcher(const ExpertParallel& experts, const DispatchSizes& sizes,
                                        const HostCopies& copies)
@@ -101,7 +115,7 @@ void AllToAllDispatcher::set_sizes(std::span<const std::int32_t> all_counts, Sav
   const auto ranks = static_cast<std::size_t>(experts_.dispatch().size());
   const auto here = static_cast<std::size_t>(experts_.dispatch().rank());
   const auto local = static_cast<std::size_t>(ranks_.local_experts), columns = ranks * local;
-  Index end = 0;
+  Index end = 0, arrived = 0;
   std::ranges::fill(kept.sends, 0);
   std::ranges::fill(kept.receives, 0);
   for (std::size_t l = 0; l < local; ++l) {
@@ -113,7 +127,11 @@ void AllToAllDispatcher::set_sizes(std::span<const std::int32_t> all_counts, Sav
       size += arrive;
     }
     end = set_group(kept.host_groups, static_cast<Index>(l), end, size, sizes_.alignment);
+    arrived += size;
   }
+  check_counts(
+      experts_.dispatch().name(), all_counts,
+      {.sent = sum_of(kept.sends), .pairs = kept.pair_of.numel(), .arrived = arrived, .room = kept.regrouped.dim(0)});
 }
 
 void AllToAllDispatcher::set_padded_sizes(Saved& kept) const {
@@ -138,20 +156,36 @@ void AllToAllDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& s
   kept.sent = permuted(ex, x, kept.pair_of, choices(), kept.row_of);
 }
 
-ExpertRows AllToAllDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows&) const {
+InFlight AllToAllDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows&) const {
   Saved& kept = own(saved);
   reach(ex, MoePoint::before_ep_alltoall, kept);
-  kept.rows = to_experts(ex, kept.sent, kept);
+  InFlight in_flight;
+  kept.rows = send(ex, kept.sent, kept, in_flight);
+  return in_flight;
+}
+
+ExpertRows AllToAllDispatcher::arrived(Exec& ex, Dispatcher::Saved& saved) const {
+  Saved& kept = own(saved);
+  kept.rows = by_expert(ex, kept.rows, kept);
   return {kept.rows, kept.groups};
 }
 
+Tensor AllToAllDispatcher::send(Exec& ex, const Tensor& sent, const Saved& kept, InFlight& in_flight) const {
+  const Tensor received = ex.tensor({kept.regrouped.dim(0), sent.dim(1)}, sent.dtype());
+  in_flight.add(comm::all_to_all(ex, experts_.dispatch(), sent.rows(0, sum_of(kept.sends)), kept.sends,
+                                 received.rows(0, sum_of(kept.receives)), kept.receives));
+  return received;
+}
+
+Tensor AllToAllDispatcher::by_expert(Exec& ex, const Tensor& received, const Saved& kept) const {
+  return regroups() ? permuted(ex, received, kept.arrived_at, 1) : received;
+}
+
 Tensor AllToAllDispatcher::to_experts(Exec& ex, const Tensor& sent, const Saved& kept) const {
-  const Tensor arrived = ex.tensor({kept.regrouped.dim(0), sent.dim(1)}, sent.dtype());
-  comm::all_to_all(ex, experts_.dispatch(), sent.rows(0, sum_of(kept.sends)), kept.sends,
-                   arrived.rows(0, sum_of(kept.receives)), kept.receives)
-      .wait(ex);
-  if (!regroups()) return arrived;
-  return permuted(ex, arrived, kept.arrived_at, 1);
+  InFlight in_flight;
+  const Tensor received = send(ex, sent, kept, in_flight);
+  in_flight.wait(ex);
+  return by_expert(ex, received, kept);
 }
 
 Tensor AllToAllDispatcher::to_sources(Exec& ex, const Tensor& rows, const Saved& kept, InFlight& in_flight) const {

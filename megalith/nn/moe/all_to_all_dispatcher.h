@@ -1,4 +1,7 @@
 #pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "megalith/nn/moe/dispatcher.h"
@@ -6,6 +9,15 @@
 #include "megalith/nn/moe/host_numbers.h"
 
 namespace megalith::nn {
+
+/// The rows that counts of a group send from a rank and bring to it, and the most of each.
+struct CountedRows {
+  Index sent = 0, pairs = 0;
+  Index arrived = 0, room = 0;
+};
+/// Throws CollectiveError for counts that no routing gives. GPUs clamp such counts, so nothing is out of bounds before
+/// the host sees them.
+void check_counts(std::string_view group, std::span<const std::int32_t> counts, const CountedRows& rows);
 
 /// The reference: all-to-alls with counts that the host knows. Rows are permuted by destination, sent, and regrouped by
 /// expert. A row is sent once for each of its experts, to each slice of that expert where members of the group hold
@@ -41,7 +53,8 @@ class AllToAllDispatcher final : public Dispatcher {
   void preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const override;
   void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
   /// When it returns the host knows all sizes.
-  ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
+  InFlight dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
+  ExpertRows arrived(Exec& ex, Dispatcher::Saved& saved) const override;
   void return_rows(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const override;
   void combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const override;
   void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const override;
@@ -67,7 +80,11 @@ class AllToAllDispatcher final : public Dispatcher {
   void set_sizes(std::span<const std::int32_t> all_counts, Saved& kept) const;
   /// While a pass is recorded: counts that fit the planned tensors.
   void assume_sizes(Index sent, Index arrived, Saved& kept) const;
-  /// Rows as they are sent [S, H] -> by expert [M, H], and back.
+  /// Starts to send rows [S, H]. Returns them as they arrive [A, H].
+  Tensor send(Exec& ex, const Tensor& sent, const Saved& kept, InFlight& in_flight) const;
+  /// Those by expert [M, H].
+  Tensor by_expert(Exec& ex, const Tensor& received, const Saved& kept) const;
+  /// Both; and back.
   Tensor to_experts(Exec& ex, const Tensor& sent, const Saved& kept) const;
   Tensor to_sources(Exec& ex, const Tensor& rows, const Saved& kept, InFlight& in_flight) const;
 

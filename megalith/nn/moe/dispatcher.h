@@ -44,8 +44,8 @@ struct RoutedPairs {
 };
 
 /// Brings rows to the ranks of their experts and results back. Const: what backward needs is in Saved, one for each
-/// layer and microbatch in flight. The steps of a pass, in order: preprocess, permute, dispatch, return_rows, combine.
-/// Backward mirrors the last four.
+/// layer and microbatch in flight. The steps of a pass, in order: preprocess, permute, dispatch, arrived, return_rows,
+/// combine. Backward mirrors them from permute on.
 class Dispatcher {
  public:
   struct Saved {
@@ -59,8 +59,11 @@ class Dispatcher {
   virtual void preprocess(Exec& ex, const RoutedPairs& routed, Saved& saved) const = 0;
   /// x [n, H] to rows in the order of their destinations.
   virtual void permute(Exec& ex, const Tensor& x, Saved& saved) const = 0;
-  /// Those to the rows of this rank's experts. Wait for `later` before the rows of its groups are used.
-  virtual ExpertRows dispatch(Exec& ex, Saved& saved, LaterRows& later) const = 0;
+  /// Starts to bring those to this rank's experts. Wait before arrived(), and for `later` before the rows of its groups
+  /// are used.
+  virtual InFlight dispatch(Exec& ex, Saved& saved, LaterRows& later) const = 0;
+  /// The rows that dispatch() brought, by expert.
+  virtual ExpertRows arrived(Exec& ex, Saved& saved) const = 0;
   /// The experts' results [M, H] back to where their rows came from.
   virtual void return_rows(Exec& ex, const Tensor& rows, Saved& saved) const = 0;
   /// y [n, H] = sum over a row's experts of weights [n, K] times what they returned, in the order of choices, in f32

@@ -5,6 +5,13 @@
 
 namespace megalith::nn {
 
+/// The stream on which an Exec copies numbers to the host, beside its ops.
+struct HostCopyStream {
+  explicit HostCopyStream(Exec& ex) : stream(ex.device()), ready(ex.device()) {}
+  OwnedStream stream;
+  Event ready;
+};
+
 /// Whole numbers of a pass that are copied from the device to the host, which then waits for them.
 class HostNumbers {
  public:
@@ -17,8 +24,11 @@ class HostNumbers {
   /// Starts to copy `numbers` i32, as many as there is room for.
   void copy(Exec& ex, const Tensor& numbers) {
     if (memory_.bytes() != numbers.bytes()) throw InternalError("[HostNumbers] take_memory() was not called");
-    ex.copy(memory_.data(), numbers.raw(), numbers.bytes());
-    copied_.record(ex.stream());
+    auto& side = ex.backend<HostCopyStream>();
+    side.ready.record(ex.stream());
+    side.ready.hold(side.stream.get());
+    ex.copy(memory_.data(), numbers.raw(), numbers.bytes(), side.stream.get());
+    copied_.record(side.stream.get());
   }
   /// The one place where a pass waits for the device. Throws what ends the group.
   std::span<const std::int32_t> wait(const comm::Group& group) {

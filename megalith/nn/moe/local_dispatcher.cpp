@@ -48,11 +48,16 @@ void LocalDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& save
   kept.rows = permuted(ex, x, kept.pair_of, sizes_.top_k, kept.row_of);
 }
 
-ExpertRows LocalDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows&) const {
+InFlight LocalDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows&) const {
   Saved& kept = local(saved);
   reach(ex, MoePoint::before_ep_alltoall, kept);
   reach(ex, MoePoint::before_permutation_2, kept);
   reach(ex, MoePoint::before_finish, kept);
+  return {};
+}
+
+ExpertRows LocalDispatcher::arrived(Exec&, Dispatcher::Saved& saved) const {
+  const Saved& kept = local(saved);
   return {kept.rows, kept.groups};
 }
 

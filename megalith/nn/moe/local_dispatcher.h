@@ -29,7 +29,8 @@ class LocalDispatcher final : public Dispatcher {
 
   void preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const override;
   void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
-  ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
+  InFlight dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
+  ExpertRows arrived(Exec& ex, Dispatcher::Saved& saved) const override;
   void return_rows(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const override;
   void combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const override;
   void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const override;

@@ -94,14 +94,16 @@ Moe::Moe(const std::string& name, const MoeSpec& spec, const SublayerOptions& op
       router_(name + ".router", spec, groups, params),
       experts_(name + ".experts", options, params),
       overflow_(spec.config.overflow) {
-  if (options.captured_end == ForwardStage::preprocess || options.captured_end == ForwardStage::dispatch)
-    clone_grads_end_ = BackwardStage::dispatch;
+  const bool cut = options.captured_end == ForwardStage::preprocess || options.captured_end == ForwardStage::dispatch;
+  if (cut) clone_grads_end_ = BackwardStage::dispatch;
   Index columns = spec.config.num_experts;
   if (spec.config.echo.slots > 0 && this->groups().dispatch().size() > 1)
     columns = echo_.emplace(spec, this->groups(), experts_).num_columns();
   dispatcher_ = make_dispatcher(spec, options, this->groups(), columns);
   if (may_lack_rows(spec, *groups.experts)) rounds_.emplace(*groups.experts, dispatch_sizes(spec, options, columns));
-  if (spec.config.shared_ffn_hidden_size > 0) shared_.emplace(name + ".shared", spec, options, groups.tp, params);
+  if (spec.config.shared_ffn_hidden_size == 0) return;
+  shared_.emplace(name + ".shared", spec, options, groups.tp, params);
+  shared_stage_ = cut ? ForwardStage::route : ForwardStage::dispatch;
 }
 
 std::unique_ptr<Sublayer::Saved> Moe::make_saved() const {
@@ -137,7 +139,7 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       if (shared_) return shared_->gather(ex, microbatch, x, saved.shared);
       break;
     case ForwardStage::route:
-      if (shared_) shared_->forward(ex, microbatch, saved.shared);
+      if (shared_stage_ == stage) shared_->forward(ex, microbatch, saved.shared);
       saved.routed = saved.router.x = groups().own_rows(saved.x);
       router_.forward(ex, microbatch, saved.router);
       break;
@@ -151,8 +153,7 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       break;
     case ForwardStage::dispatch:
       if (echo_) echo_->start_weights(ex, *saved.echo);
-      if (in_rounds(microbatch)) break;
-      ex.owned_by(kRowsOwner, [&] { saved.rows = dispatcher_->dispatch(ex, *saved.dispatcher, saved.later); });
+      dispatch(ex, microbatch, saved);
       break;
     case ForwardStage::experts:
       if (in_rounds(microbatch)) {
@@ -169,6 +170,16 @@ InFlight Moe::forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage
       combine(ex, microbatch, saved);
   }
   return {};
+}
+
+/// The shared experts compute beside the transfer of rows.
+void Moe::dispatch(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {
+  InFlight rows;
+  const bool at_once = !in_rounds(microbatch);
+  if (at_once) ex.owned_by(kRowsOwner, [&] { rows = dispatcher_->dispatch(ex, *saved.dispatcher, saved.later); });
+  if (shared_stage_ == ForwardStage::dispatch) shared_->forward(ex, microbatch, saved.shared);
+  rows.wait(ex);
+  if (at_once) ex.owned_by(kRowsOwner, [&] { saved.rows = dispatcher_->arrived(ex, *saved.dispatcher); });
 }
 
 RoutedPairs Moe::routed_pairs(Exec& ex, const Microbatch& microbatch, MoeState& saved) const {

@@ -44,11 +44,11 @@ struct MoeState : Sublayer::Saved {
 };
 
 /// A mixture of experts: y = sum over the K chosen experts of weight * expert(x), plus the shared experts. x, y [O, H].
-/// Its stages are steps that can be called alone. Forward: gather (of the shared experts), route (after the shared
-/// experts), preprocess, dispatch, experts, combine. Backward mirrors them. Communication and memory: those of its
-/// parts; where tensor-parallel ranks have shares of rows outside sequence parallelism, one all-gather of T H elements
-/// each way; where they have slices of all rows, one all-reduce. Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus
-/// et al. 2021, arXiv:2101.03961.
+/// Its stages are steps that can be called alone. Forward: gather (of the shared experts), route, preprocess,
+/// dispatch (with the shared experts beside it), experts, combine. Backward mirrors them. Communication and memory:
+/// those of its parts; where tensor-parallel ranks have shares of rows outside sequence parallelism, one all-gather of
+/// T H elements each way; where they have slices of all rows, one all-reduce. Source: Shazeer et al. 2017,
+/// arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961.
 class Moe final : public SublayerOf<MoeState> {
  public:
   /// The owner of rows that experts keep for backward, in plans of memory.
@@ -81,6 +81,7 @@ class Moe final : public SublayerOf<MoeState> {
   }
   /// This rank's results `part` [n, H] -> `whole` [O, H], where ranks have shares or slices.
   void complete(Exec& ex, const Tensor& part, const Tensor& whole) const;
+  void dispatch(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
   void experts_backward(Exec& ex, const Microbatch& microbatch, MoeState& saved) const;
   void dispatch_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const;
   void preprocess_backward(Exec& ex, const Microbatch& microbatch, const Tensor& dx, MoeState& saved) const;
@@ -96,6 +97,8 @@ class Moe final : public SublayerOf<MoeState> {
   BackwardStage clone_grads_end_ = BackwardStage::route;
   std::unique_ptr<Dispatcher> dispatcher_;
   std::optional<SharedExperts> shared_;
+  /// Where the shared experts compute: beside the transfer of rows, or where a graph holds the first stages in it.
+  std::optional<ForwardStage> shared_stage_;
   RowOverflow overflow_;
 };
 

@@ -1,5 +1,7 @@
 #include "megalith/nn/moe/peer_dispatcher.h"
 
+#include <utility>
+
 namespace megalith::nn {
 namespace {
 
@@ -69,14 +71,13 @@ void PeerDispatcher::limit_rows(Exec& ex, const RoutedPairs& routed, const ops::
                        .rank = experts_.counts_rows() ? plan.rank : -1});
 }
 
-Tensor PeerDispatcher::pull_rows(Exec& ex, const Tensor& of_sources, const ops::PlanExchange& plan,
-                                 LaterRows& later) const {
-  const Tensor rows = ex.tensor({plan.rows.wants.dim(0), of_sources.dim(1)}, of_sources.dtype());
-  comm::Pending first = pull(ex, experts_.dispatch(), of_sources, plan.rows, rows);
+PeerDispatcher::ComingRows PeerDispatcher::pull_rows(Exec& ex, const Tensor& of_sources, const ops::PlanExchange& plan,
+                                                     LaterRows& later) const {
+  ComingRows coming{.rows = ex.tensor({plan.rows.wants.dim(0), of_sources.dim(1)}, of_sources.dtype())};
+  coming.in_flight.add(pull(ex, experts_.dispatch(), of_sources, plan.rows, coming.rows));
   later.first = plan.first_groups;
-  if (later.first > 0) later.in_flight.add(pull(ex, experts_.dispatch(), of_sources, plan.rest, rows));
-  first.wait(ex);
-  return rows;
+  if (later.first > 0) later.in_flight.add(pull(ex, experts_.dispatch(), of_sources, plan.rest, coming.rows));
+  return coming;
 }
 
 comm::Pending PeerDispatcher::sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums,
@@ -89,11 +90,17 @@ void PeerDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved
   peer(saved).x = x;
 }
 
-ExpertRows PeerDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const {
+InFlight PeerDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const {
   Saved& kept = peer(saved);
   for (const MoePoint point : {MoePoint::before_ep_alltoall, MoePoint::before_permutation_2, MoePoint::before_finish})
     reach(ex, point, kept);
-  kept.rows = pull_rows(ex, kept.x, kept.plan, later);
+  ComingRows coming = pull_rows(ex, kept.x, kept.plan, later);
+  kept.rows = coming.rows;
+  return std::move(coming.in_flight);
+}
+
+ExpertRows PeerDispatcher::arrived(Exec&, Dispatcher::Saved& saved) const {
+  const Saved& kept = peer(saved);
   return {kept.rows, kept.plan.groups};
 }
 
@@ -122,18 +129,20 @@ RowGrads PeerDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved
   const Tensor of_pairs = as_column(kept.weights);
   const Tensor weights = ex.tensor({kept.plan.pairs.wants.dim(0), 1}, of_pairs.dtype());
   comm::Pending arriving = pull(ex, experts_.dispatch(), of_pairs, kept.plan.pairs, weights);
-  const RowGrads grads{pull_rows(ex, kept.dy, kept.plan, later), weights};
+  ComingRows coming = pull_rows(ex, kept.dy, kept.plan, later);
+  coming.in_flight.wait(ex);
   arriving.wait(ex);
-  return grads;
+  return {coming.rows, weights};
 }
 
 Tensor PeerDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   const Saved& kept = peer(saved);
   if (sizes_.backward_rows == BackwardRows::kept) return kept.rows;
   LaterRows later;
-  const Tensor rows = pull_rows(ex, x, kept.plan, later);
+  ComingRows coming = pull_rows(ex, x, kept.plan, later);
+  coming.in_flight.wait(ex);
   later.in_flight.wait(ex);
-  return rows;
+  return coming.rows;
 }
 
 InFlight PeerDispatcher::dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,

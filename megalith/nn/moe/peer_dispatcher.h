@@ -37,7 +37,8 @@ class PeerDispatcher final : public Dispatcher {
 
   void preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher::Saved& saved) const override;
   void permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
-  ExpertRows dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
+  InFlight dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
+  ExpertRows arrived(Exec& ex, Dispatcher::Saved& saved) const override;
   void return_rows(Exec& ex, const Tensor& rows, Dispatcher::Saved& saved) const override;
   void combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const override;
   void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const override;
@@ -53,9 +54,13 @@ class PeerDispatcher final : public Dispatcher {
   void reach(Exec& ex, MoePoint point, Saved& kept) const;
   /// Takes away the pairs that have no room at their experts' ranks, from the choices of all.
   void limit_rows(Exec& ex, const RoutedPairs& routed, const ops::PlanExchange& plan) const;
-  /// `of_sources` [N, W] of all ranks to the rows of the experts here [M, W]. Those of later groups may still be on
-  /// their way.
-  Tensor pull_rows(Exec& ex, const Tensor& of_sources, const ops::PlanExchange& plan, LaterRows& later) const;
+  /// Rows of the experts here [M, W], but for those of later groups.
+  struct ComingRows {
+    Tensor rows;
+    InFlight in_flight = {};  ///< wait before the rows are used
+  };
+  /// Starts to bring `of_sources` [N, W] of all ranks to the rows of the experts here.
+  ComingRows pull_rows(Exec& ex, const Tensor& of_sources, const ops::PlanExchange& plan, LaterRows& later) const;
   /// Sums of `of_experts` [M, W] of all ranks at this rank's places.
   comm::Pending sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums, const Tensor& out,
                            comm::Priority priority) const;
