@@ -45,21 +45,28 @@ constexpr std::array<std::pair<const char*, std::int64_t GemmAlgorithm::*>, 10> 
      {"cluster_shape", &GemmAlgorithm::cluster_shape},
      {"ordinal", &GemmAlgorithm::ordinal}}};
 
+constexpr std::string_view name_of(ScaleBlocks blocks) {
+  return blocks == ScaleBlocks::vectors ? "vectors" : "squares";
+}
+
 ordered_json to_json(const GemmProblem& problem, const GemmAlgorithm& algorithm) {
   ordered_json parts = ordered_json::object();
   for (const auto& [key, part] : kParts) parts[key] = algorithm.*part;
-  return {{"m", problem.m},
-          {"n", problem.n},
-          {"k", problem.k},
-          {"in", megalith::name_of(problem.in)},
-          {"out", megalith::name_of(problem.out)},
-          {"transpose_a", problem.transpose_a == Transpose::yes},
-          {"transpose_b", problem.transpose_b == Transpose::yes},
-          {"accumulate", problem.write == Write::accumulate},
-          {"epilogue", name_of(problem.epilogue)},
-          {"left_free", problem.sm_margin},  // the name that sm_margin has in files
-          {"alignment", problem.alignment},
-          {"algorithm", parts}};
+  ordered_json out = {{"m", problem.m},
+                      {"n", problem.n},
+                      {"k", problem.k},
+                      {"in", megalith::name_of(problem.in)},
+                      {"out", megalith::name_of(problem.out)},
+                      {"transpose_a", problem.transpose_a == Transpose::yes},
+                      {"transpose_b", problem.transpose_b == Transpose::yes},
+                      {"accumulate", problem.write == Write::accumulate},
+                      {"epilogue", name_of(problem.epilogue)},
+                      {"left_free", problem.sm_margin},  // the name that sm_margin has in files
+                      {"alignment", problem.alignment},
+                      {"algorithm", parts}};
+  if (problem.a_scales) out["a_scales"] = name_of(*problem.a_scales);
+  if (problem.b_scales) out["b_scales"] = name_of(*problem.b_scales);
+  return out;
 }
 
 [[noreturn]] void refuse(const JsonField& field, const auto& value, std::string_view rule) {
@@ -103,19 +110,31 @@ std::int32_t sm_margin_from(const JsonField& field) {
   return static_cast<std::int32_t>(count);
 }
 
-GemmProblem problem_from(const JsonField& field) {
+std::optional<ScaleBlocks> blocks_from(const JsonField& field) {
+  const std::string text = field.text();
+  for (const ScaleBlocks blocks : {ScaleBlocks::vectors, ScaleBlocks::squares}) {
+    if (name_of(blocks) == text) return blocks;
+  }
+  refuse(field, io::printable(text), "must be vectors or squares");
+}
+
+/// `has_scales`: the operands are in E4M3, whose codes are u8.
+GemmProblem problem_from(const JsonField& field, bool has_scales) {
   const auto transpose = [&](const char* key) { return field.at(key).boolean() ? Transpose::yes : Transpose::no; };
+  const auto scales = [&](const char* key) { return has_scales ? blocks_from(field.at(key)) : std::nullopt; };
   return {.m = extent_from(field.at("m")),
           .n = extent_from(field.at("n")),
           .k = extent_from(field.at("k")),
-          .in = dtype_from(field.at("in")),
+          .in = has_scales ? DType::u8 : dtype_from(field.at("in")),
           .out = dtype_from(field.at("out")),
           .transpose_a = transpose("transpose_a"),
           .transpose_b = transpose("transpose_b"),
           .write = field.at("accumulate").boolean() ? Write::accumulate : Write::overwrite,
           .epilogue = epilogue_from(field.at("epilogue")),
           .sm_margin = sm_margin_from(field.at("left_free")),
-          .alignment = alignment_from(field.at("alignment"))};
+          .alignment = alignment_from(field.at("alignment")),
+          .a_scales = scales("a_scales"),
+          .b_scales = scales("b_scales")};
 }
 
 GemmAlgorithm algorithm_from(const JsonField& field) {
@@ -133,11 +152,16 @@ GemmBytes bytes_of(const GemmProblem& problem) {
   const GemmEpilogue epilogue = problem.epilogue;
   const bool has_vector = epilogue != GemmEpilogue::none && epilogue != GemmEpilogue::gelu_backward;
   const bool has_activation = epilogue != GemmEpilogue::none && epilogue != GemmEpilogue::bias;
+  const auto scales = [&](const std::optional<ScaleBlocks>& blocks, Index rows) {
+    return blocks ? scales_shape(*blocks, rows, k).numel() * size_of(DType::f32) : 0;
+  };
   return {.a = m * k * size_of(problem.in),
           .b = k * n * size_of(problem.in),
           .c = m * n * size_of(problem.out),
           .vector = has_vector ? n * size_of(DType::f32) : 0,
-          .activation = has_activation ? m * n * size_of(problem.in) : 0};
+          .activation = has_activation ? m * n * size_of(problem.in) : 0,
+          .a_scales = scales(problem.a_scales, m),
+          .b_scales = scales(problem.b_scales, n)};
 }
 
 std::string GemmPlatform::text() const { return str(gpu, " (compute ", capability, ", ", library, ")"); }
@@ -164,9 +188,15 @@ GemmTable parse_gemm_table(std::string_view text, std::string_view source) {
                                .library = root.at("library").text()},
                   .products = {}};
   root.at("products").each([&](const JsonField& product) {
-    product.expect_keys({"m", "n", "k", "in", "out", "transpose_a", "transpose_b", "accumulate", "epilogue",
-                         "left_free", "alignment", "algorithm"});
-    if (!table.products.emplace(problem_from(product), algorithm_from(product.at("algorithm"))).second)
+    const bool has_scales = product.at("in").text() == megalith::name_of(DType::u8);
+    if (has_scales) {
+      product.expect_keys({"m", "n", "k", "in", "out", "transpose_a", "transpose_b", "accumulate", "epilogue",
+                           "left_free", "alignment", "algorithm", "a_scales", "b_scales"});
+    } else {
+      product.expect_keys({"m", "n", "k", "in", "out", "transpose_a", "transpose_b", "accumulate", "epilogue",
+                           "left_free", "alignment", "algorithm"});
+    }
+    if (!table.products.emplace(problem_from(product, has_scales), algorithm_from(product.at("algorithm"))).second)
       product.fail("is there twice");
   });
   return table;

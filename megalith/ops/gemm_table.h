@@ -2,10 +2,12 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "megalith/ops/matmul.h"
+#include "megalith/ops/quantise.h"
 
 namespace megalith::ops {
 
@@ -25,12 +27,15 @@ struct GemmProblem {
   GemmEpilogue epilogue = GemmEpilogue::none;
   std::int32_t sm_margin = 0;    ///< SMs left free for concurrent communication
   std::int32_t alignment = 256;  ///< bytes, the same for every operand
+  /// Of operands in E4M3, whose dtype `in` is u8; else neither is there. b is transposed then, a is not.
+  std::optional<ScaleBlocks> a_scales = {}, b_scales = {};
   auto operator<=>(const GemmProblem&) const = default;
 };
 
-/// Bytes of a GEMM's operands. An epilogue that takes no vector or no activation has none.
+/// Bytes of a GEMM's operands. An epilogue that takes no vector or no activation has none, and only operands in E4M3
+/// have scales.
 struct GemmBytes {
-  Index a = 0, b = 0, c = 0, vector = 0, activation = 0;
+  Index a = 0, b = 0, c = 0, vector = 0, activation = 0, a_scales = 0, b_scales = 0;
 };
 GemmBytes bytes_of(const GemmProblem& problem);
 

@@ -40,6 +40,13 @@ GemmTable small_table() {
                   .epilogue = GemmEpilogue::gelu_backward_bias_grad,
                   .sm_margin = 8,
                   .alignment = 16}] = {.id = 67};
+  table.products[{.m = 65536,
+                  .n = 512,
+                  .k = 1024,
+                  .in = DType::u8,
+                  .transpose_b = Transpose::yes,
+                  .a_scales = ScaleBlocks::vectors,
+                  .b_scales = ScaleBlocks::squares}] = {.id = 70};
   return table;
 }
 
@@ -92,7 +99,10 @@ TEST(GemmTable, WrongEntriesAreRefusedWithKeyValueAndRule) {
       {"\"tile\": 20", "\"tile\": \"20\"", "products[1].algorithm.tile: must be an integer"},
       {"\"tile\": 20", "\"title\": 20", "products[1].algorithm: has a key \"title\""},
       {"\"swizzle\": 1,", "", "products[1].algorithm: has no key \"swizzle\""},
-      {"\"m\": 768,", "\"m\": 768, \"m\": 768,", "key \"m\" is there twice"}};
+      {"\"m\": 768,", "\"m\": 768, \"m\": 768,", "key \"m\" is there twice"},
+      {"\"a_scales\": \"vectors\"", "\"a_scales\": \"rows\"", "products[2].a_scales: = rows: must be vectors or"},
+      {"\"b_scales\"", "\"c_scales\"", "products[2]: has a key \"c_scales\" that version 2 does not have"},
+      {"\"in\": \"u8\"", "\"in\": \"bf16\"", "products[2]: has a key \"a_scales\" that version 2 does not have"}};
   for (const auto& [from, to, error] : table) {
     EXPECT_THAT(error_of<InputError>([&] { parse_gemm_table(resealed(text, from, to), "t"); }), HasSubstr(error))
         << from << " -> " << to;
@@ -112,7 +122,16 @@ TEST(GemmTable, BytesOfOperands) {
   EXPECT_EQ(plain.a, 20);
   EXPECT_EQ(plain.b, 30);
   EXPECT_EQ(plain.c, 24);
-  EXPECT_EQ(plain.vector + plain.activation, 0);
+  EXPECT_EQ(plain.vector + plain.activation + plain.a_scales + plain.b_scales, 0);
+  const GemmBytes scaled = bytes_of({.m = 130,
+                                     .n = 300,
+                                     .k = 700,
+                                     .in = DType::u8,
+                                     .a_scales = ScaleBlocks::vectors,
+                                     .b_scales = ScaleBlocks::squares});
+  EXPECT_EQ(scaled.a, 130 * 700);
+  EXPECT_EQ(scaled.a_scales, 4 * 6 * 130);
+  EXPECT_EQ(scaled.b_scales, 4 * 3 * 8) << "rows of scales are padded to 4";
   const auto has = [](GemmEpilogue epilogue) {
     const GemmBytes bytes = bytes_of({.m = 2, .n = 3, .k = 5, .epilogue = epilogue});
     return std::pair(bytes.vector, bytes.activation);

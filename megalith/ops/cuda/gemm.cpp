@@ -11,6 +11,7 @@
 #include "megalith/ops/elementwise_kernels.h"
 #include "megalith/ops/grouped_matmul_kernels.h"
 #include "megalith/ops/matmul_kernels.h"
+#include "megalith/ops/scaled_matmul_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {
@@ -54,6 +55,23 @@ bool run(Exec& ex, Stream stream, const Matmul& args, GemmEpilogue epilogue, voi
 
 void run_plain(Exec& ex, Stream stream, const Matmul& args) {
   if (!run(ex, stream, args, GemmEpilogue::none, nullptr)) throw_no_kernel(args);
+}
+
+GemmProblem problem_of(Exec& ex, const ScaledMatmul& args) {
+  return {.m = args.c.dim(0),
+          .n = args.c.dim(1),
+          .k = args.a.values.dim(1),
+          .in = DType::u8,
+          .out = args.c.dtype(),
+          .transpose_a = Transpose::no,
+          .transpose_b = Transpose::yes,
+          .write = args.write,
+          .epilogue = GemmEpilogue::none,
+          .sm_margin = margin_of(ex, args.sm_margin),
+          .alignment = common_alignment(
+              {args.a.values.raw(), args.a.scales.raw(), args.b.values.raw(), args.b.scales.raw(), args.c.raw()}),
+          .a_scales = args.a.blocks,
+          .b_scales = args.b.blocks};
 }
 
 /// In cuBLASLt's epilogues tanh is an approximation: errors of 2e-5 (seen on an H200), which 16 bits do not show.
@@ -132,6 +150,32 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   // The bias gradient is a pass of its own. cuBLASLt's epilogue for these sums makes the GEMM 1.2 to 1.5 times slower.
   // 32768 x 2304 x 768 took 250 us on an H200, against 166 + 49.
   if (args.bias_grad) bias_backward(stream, args.a, args.bias_grad, parts);
+}
+
+std::string why_no_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
+  if (args.c.numel() == 0 || args.a.values.dim(1) == 0) return "";
+  auto& library = ex.backend<GemmLibrary>();
+  if (library.has_algorithm(problem_of(ex, args))) return "";
+  const GemmPlatform platform = library.current().platform;
+  return str("[scaled_matmul] a ", args.a.values.shape(), ", b ", args.b.values.shape(), ", c ",
+             name_of(args.c.dtype()), ": ", platform.text(),
+             " has no FP8 GEMM with block scales for it: needs compute capability 9.0 (H100, H200), cuBLASLt 12.9 or "
+             "later, K in multiples of 16, N of 8 and M of 4; use bf16 instead");
+}
+
+void scaled_matmul(Exec& ex, Stream stream, const ScaledMatmul& args) {
+  if (args.c.numel() == 0) return;
+  if (args.a.values.dim(1) == 0) {
+    if (args.write == Write::overwrite) fill(stream, args.c, 0);
+    return;
+  }
+  const bool ran = ex.backend<GemmLibrary>().run(stream, problem_of(ex, args),
+                                                 {.a = args.a.values.raw(),
+                                                  .b = args.b.values.raw(),
+                                                  .c = args.c.raw(),
+                                                  .a_scales = args.a.scales.raw(),
+                                                  .b_scales = args.b.scales.raw()});
+  if (!ran) throw BackendError(cuda::why_no_scaled_matmul(ex, args));
 }
 
 void run_all_group_sizes(Exec& ex, bool on) { ex.backend<GemmLibrary>().set_runs_all_sizes(on); }

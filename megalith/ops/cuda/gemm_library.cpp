@@ -31,6 +31,10 @@ constexpr float kHopeless = 1.1f;
 constexpr float kMinGain = 0.07f;
 /// Problems of passing shapes that are kept: a few KiB of host memory each.
 constexpr std::size_t kMaxPassing = 4096;
+/// The first cuBLASLt that scales blocks of E4M3, and its scale modes, which older headers do not name:
+/// CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F and CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F.
+constexpr std::size_t kFirstWithBlockScales = 120900;
+constexpr std::int32_t kScaleVectors = 4, kScaleSquares = 5;
 constexpr Index kLaneWorkspaceBytes = kGemmWorkspaceBytes / static_cast<Index>(SideStreams::kCount);
 
 void check(cublasStatus_t status, std::source_location where = std::source_location::current()) {
@@ -54,8 +58,10 @@ cudaDataType_t native_type(DType dtype) {
       return CUDA_R_16BF;
     case DType::f16:
       return CUDA_R_16F;
+    case DType::u8:
+      return CUDA_R_8F_E4M3;
     default:
-      throw BackendError(str("[gemm] dtype = ", name_of(dtype), ": needs f32, bf16 or f16"));
+      throw BackendError(str("[gemm] dtype = ", name_of(dtype), ": needs f32, bf16, f16 or u8 (E4M3)"));
   }
 }
 
@@ -78,6 +84,14 @@ cublasLtEpilogue_t native_epilogue(GemmEpilogue epilogue) {
 template <class T>
 void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute, const T& value) {
   check(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof value));
+}
+
+bool has_block_scales() { return cublasLtGetVersion() >= kFirstWithBlockScales; }
+
+void set_scale_mode(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute,
+                    const std::optional<ScaleBlocks>& blocks) {
+  if (blocks && has_block_scales())
+    set(description, attribute, *blocks == ScaleBlocks::vectors ? kScaleVectors : kScaleSquares);
 }
 
 template <class T>
@@ -178,6 +192,8 @@ struct GemmLibrary::Prepared {
     first = p.transpose_b == Transpose::yes ? make_layout(p.in, p.k, p.n) : make_layout(p.in, p.n, p.k);
     second = p.transpose_a == Transpose::yes ? make_layout(p.in, p.m, p.k) : make_layout(p.in, p.k, p.m);
     result = make_layout(p.out, p.n, p.m);
+    set_scale_mode(description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, p.b_scales);
+    set_scale_mode(description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, p.a_scales);
     if (p.epilogue == GemmEpilogue::bias || p.epilogue == GemmEpilogue::bias_gelu)
       set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, native_type(p.in));
     if (p.epilogue == GemmEpilogue::gelu_backward_bias_grad)
@@ -206,6 +222,8 @@ struct GemmLibrary::Prepared {
     if (operands.vector != nullptr) set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.vector);
     if (operands.activation != nullptr)
       set(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.activation);
+    if (operands.b_scales != nullptr) set(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.b_scales);
+    if (operands.a_scales != nullptr) set(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.a_scales);
   }
 };
 
@@ -230,6 +248,8 @@ GemmLibrary::~GemmLibrary() {
   passing_alike_.clear();
   cublasLtDestroy(handle_);
 }
+
+bool GemmLibrary::has_algorithm(const GemmProblem& problem) { return !prepare(problem).offered.empty(); }
 
 bool GemmLibrary::run(Stream stream, const GemmProblem& problem, const GemmOperands& operands) {
   return run(stream, prepare(problem), operands, whole_workspace());
@@ -332,10 +352,13 @@ void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem, Index wor
   // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD must be a multiple of 8. A problem that breaks the rule is not requested,
   // because the library may answer with another status than "no kernel".
   if (takes.activation > 0 && problem.n % 8 != 0) return;
+  if (problem.a_scales && !has_block_scales()) return;
   // What is offered must follow from the problem alone. An address of exactly its alignment stands for all operands.
   std::byte* const anywhere = workspace_.data() + problem.alignment;
-  prepared.point_at(
-      {.vector = takes.vector > 0 ? anywhere : nullptr, .activation = takes.activation > 0 ? anywhere : nullptr});
+  prepared.point_at({.vector = takes.vector > 0 ? anywhere : nullptr,
+                     .activation = takes.activation > 0 ? anywhere : nullptr,
+                     .a_scales = takes.a_scales > 0 ? workspace_.data() : nullptr,
+                     .b_scales = takes.b_scales > 0 ? workspace_.data() : nullptr});
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference));
   const auto bytes = static_cast<std::size_t>(workspace_bytes);

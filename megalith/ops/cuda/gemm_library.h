@@ -17,6 +17,7 @@ struct GemmOperands {
   void* c = nullptr;
   void* vector = nullptr;      ///< bias [n], or the gradient of a bias [n] f32, which is overwritten
   void* activation = nullptr;  ///< z [m, n] of bias_gelu (written) and gelu_backward (read)
+  const void *a_scales = nullptr, *b_scales = nullptr;  ///< of operands in E4M3
 };
 
 class MadeUpOperands;
@@ -33,6 +34,8 @@ class GemmLibrary final : public GemmChooser {
   /// GEMMs that run beside communication leave this many SMs free. Call it before the first GEMM.
   void set_sm_margin(int multiprocessors) { sm_margin_ = multiprocessors; }
   int sm_margin() const { return sm_margin_; }
+  /// Whether the library has an algorithm for it.
+  bool has_algorithm(const GemmProblem& problem);
   /// Runs the GEMM. Returns false when the library has no algorithm for it.
   bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
   /// The same for a problem whose shape follows from a step's routing. It is not timed, not agreed on and in no table.

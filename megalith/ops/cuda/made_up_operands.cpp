@@ -2,23 +2,29 @@
 
 #include <algorithm>
 
+#include "megalith/ops/elementwise_kernels.h"
 #include "megalith/ops/init_kernels.h"
+#include "megalith/ops/quantise_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {
 
 constexpr Index kNumbers = Index{1} << 20;  // made once and repeated
+constexpr Index kScaleBytes = kNumbers / kScaleBlock * size_of(DType::f32);
 
-/// [kNumbers] normal numbers of a type, with the memory that they lie in.
+/// [kNumbers] normal numbers of a type (u8: their codes in E4M3), with the memory that they lie in.
 class Numbers {
  public:
   Numbers(DType dtype, Stream stream)
-      : memory_(kNumbers * (size_of(DType::f32) + size_of(dtype)), Device::cuda),
+      : memory_(kNumbers * (size_of(DType::f32) + size_of(dtype)) + kScaleBytes, Device::cuda),
         numbers_(memory_.view({kNumbers}, dtype, kNumbers * size_of(DType::f32))) {
     const Tensor wide = memory_.view({kNumbers}, DType::f32);
     const TensorSlice all = TensorSlice::whole("operands", {kNumbers});
     initialise(stream, {all, Init::normal, 1}, wide, 1);
-    cast(stream, wide, numbers_);
+    if (dtype == DType::u8)
+      quantise_all(wide, stream);
+    else
+      cast(stream, wide, numbers_);
   }
   void repeat(std::byte* to, Index bytes, Stream stream) const {
     for (Index done = 0; done < bytes; done += numbers_.bytes())
@@ -26,6 +32,12 @@ class Numbers {
   }
 
  private:
+  void quantise_all(const Tensor& wide, Stream stream) {
+    const Shape matrix{kNumbers / kScaleBlock, kScaleBlock};
+    const Tensor scales = memory_.view({1, matrix[0]}, DType::f32, memory_.bytes() - kScaleBytes);
+    quantise(stream, {.x = wide.reshaped(matrix), .straight = {numbers_.reshaped(matrix), scales}});
+  }
+
   Buffer memory_;
   Tensor numbers_;
 };
@@ -36,8 +48,8 @@ MadeUpOperands::MadeUpOperands(const GemmProblem& problem, std::span<std::byte> 
                                Stream stream) {
   const GemmBytes bytes = bytes_of(problem);
   const auto space = [](Index part) { return round_up(part, kAlignment); };
-  const Index operands =
-      space(bytes.a) + space(bytes.b) + space(bytes.c) + space(bytes.vector) + space(bytes.activation);
+  const Index operands = space(bytes.a) + space(bytes.b) + space(bytes.c) + space(bytes.vector) +
+                         space(bytes.activation) + space(bytes.a_scales) + space(bytes.b_scales);
   const Index all = operands + 2 * cache_bytes;
   if (static_cast<Index>(scratch.size()) < all) own_ = Buffer(all, Device::cuda);
   std::byte* place = own_.bytes() > 0 ? own_.data() : scratch.data();
@@ -54,6 +66,15 @@ MadeUpOperands::MadeUpOperands(const GemmProblem& problem, std::span<std::byte> 
   operands_.c = put(out, bytes.c);
   operands_.vector = put(in, bytes.vector);
   operands_.activation = put(in, bytes.activation);
+  const auto put_scales = [&](Index part) {
+    std::byte* const begin = place;
+    place += space(part);
+    const Index count = part / size_of(DType::f32);
+    if (part > 0) fill(stream, Tensor(begin, {count}, DType::f32), 0.01);
+    return part > 0 ? begin : nullptr;
+  };
+  operands_.a_scales = put_scales(bytes.a_scales);
+  operands_.b_scales = put_scales(bytes.b_scales);
   others_ = {place, static_cast<std::size_t>(2 * cache_bytes)};
   device::synchronize(Device::cuda, stream);  // the numbers' memory is released after this
 }

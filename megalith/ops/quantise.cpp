@@ -1,0 +1,45 @@
+#include "megalith/ops/quantise.h"
+
+#include "megalith/ops/dispatch.h"
+#include "megalith/ops/quantise_kernels.h"
+
+namespace megalith::ops {
+
+Shape scales_shape(ScaleBlocks blocks, Index rows, Index depth) {
+  const Index deep = ceil_div(depth, kScaleBlock);
+  if (blocks == ScaleBlocks::vectors) return {deep, rows};
+  return {ceil_div(rows, kScaleBlock), round_up(deep, kScaleStride)};
+}
+
+Operand make_operand(Exec& ex, Index rows, Index depth, ScaleBlocks blocks) {
+  return {.values = ex.tensor({rows, depth}, DType::u8),
+          .scales = ex.tensor(scales_shape(blocks, rows, depth), DType::f32),
+          .blocks = blocks};
+}
+
+void expect_operand(const Operand& operand, Index rows, Index depth, std::string_view what) {
+  const Shape scales = scales_shape(operand.blocks, rows, depth);
+  if (operand.values.shape() != Shape{rows, depth} || operand.values.dtype() != DType::u8)
+    expect_like(operand.values, {rows, depth}, DType::u8, str(what, ".values"));
+  if (operand.scales.shape() != scales || operand.scales.dtype() != DType::f32)
+    expect_like(operand.scales, scales, DType::f32, str(what, ".scales"));
+}
+
+void quantise(Exec& ex, const Quantise& args) {
+  expect_float(ex, args.x, "quantise");
+  const auto [rows, columns] = dims<2>(args.x, "quantise.x");
+  if (args.x.dtype() == DType::f64) throw ShapeError("[quantise] x: dtype = f64: must be f32, bf16 or f16");
+  if (!args.straight && !args.turned) throw ShapeError("[quantise] straight, turned: one of them must be defined");
+  if (args.straight) expect_operand(args.straight, rows, columns, "quantise.straight");
+  if (args.turned) expect_operand(args.turned, columns, rows, "quantise.turned");
+  if (args.straight && args.turned && args.straight.blocks != args.turned.blocks)
+    throw ShapeError("[quantise] turned.blocks: must be those of straight");
+  run_kernel(
+      ex,
+      {.name = "quantise",
+       .reads = {args.x},
+       .writes = {args.straight.values, args.straight.scales, args.turned.values, args.turned.scales}},
+      [args] { cpu::quantise(args); }, [args](auto&, auto stream) { cuda::quantise(stream, args); });
+}
+
+}  // namespace megalith::ops

@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "megalith/ops/scaled_matmul.h"
+
+#include "tests/ops/device_cases.h"
+#include "tests/ops/fp8_reference.h"
+
+namespace megalith::ops {
+namespace {
+
+struct Fp8Size {
+  Index rows, columns;
+};
+// Nothing, less than a block, whole blocks, odd rests, and widths of whole vectors that are no whole blocks.
+constexpr Fp8Size kFp8Sizes[] = {{0, 8}, {1, 1}, {3, 130}, {128, 128}, {129, 257}, {200, 136}, {264, 264}};
+
+/// The bits of a block are those of its definition, on every device.
+TEST_P(DeviceOps, QuantisesByDefinition) {
+  Exec& ex = t().tested();
+  for (const auto [rows, columns] : kFp8Sizes) {
+    const Index count = rows * columns;
+    std::vector<float> numbers = fp8_test_numbers(count, 3);
+    Exec host;
+    const Tensor narrow = host.tensor({count}, t().dtype());
+    cast(host, Tensor(numbers.data(), {count}, DType::f32), narrow);
+    cast(host, narrow, Tensor(numbers.data(), {count}, DType::f32));
+    const std::vector<float> turned_numbers = transposed(numbers, rows, columns);
+    for (const ScaleBlocks blocks : {ScaleBlocks::vectors, ScaleBlocks::squares}) {
+      for (const ScaleForm form : {ScaleForm::f32, ScaleForm::power_of_two}) {
+        const Fp8Matrix want = reference_fp8(numbers, rows, columns, blocks, form),
+                        want_turned = reference_fp8(turned_numbers, columns, rows, blocks, form);
+        for (const Index first : {0, 1}) {  // at an address of 16 bytes, and not
+          SCOPED_TRACE(::testing::Message()
+                       << rows << " x " << columns << ", squares " << (blocks == ScaleBlocks::squares)
+                       << ", power of two " << (form == ScaleForm::power_of_two) << ", from element " << first);
+          const Tensor x = ex.tensor({count + 1}, t().dtype()).rows(first, count).reshaped({rows, columns});
+          ex.copy(x.raw(), narrow.raw(), x.bytes());
+          const auto operand = [&](Index r, Index k) { return make_operand(ex, r, k, blocks); };
+          const Operand straight = operand(rows, columns), turned = operand(columns, rows),
+                        straight_alone = operand(rows, columns), turned_alone = operand(columns, rows);
+          quantise(ex, {.x = x, .straight = straight, .turned = turned, .form = form});
+          quantise(ex, {.x = x, .straight = straight_alone, .form = form});
+          quantise(ex, {.x = x, .turned = turned_alone, .form = form});
+          EXPECT_EQ(difference(read_operand(ex, straight), want), "");
+          EXPECT_EQ(difference(read_operand(ex, turned), want_turned), "") << "turned";
+          EXPECT_EQ(difference(read_operand(ex, straight_alone), want), "") << "alone";
+          EXPECT_EQ(difference(read_operand(ex, turned_alone), want_turned), "") << "turned, alone";
+          t().release();
+        }
+      }
+    }
+  }
+}
+
+/// Every f32 number whose lower 16 bits are 0, at the scale 1: the device rounds as e4m3_code().
+TEST_P(DeviceOps, RoundsToE4m3) {
+  if (t().dtype() != DType::bf16) return;  // the type that holds exactly these numbers
+  Exec& ex = t().tested();
+  std::vector<bfloat16> numbers(65536 * 2);  // each beside 448, so that a block has the scale 1
+  std::vector<std::uint8_t> want(numbers.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i].bits = static_cast<std::uint16_t>(i / 2);
+    if (i % 128 == 0) numbers[i] = bfloat16(448.0f);
+    const auto value = static_cast<float>(numbers[i]);
+    if (std::isfinite(value) && std::abs(value) > 448) numbers[i] = bfloat16(0.0f);
+    want[i] = e4m3_code(static_cast<float>(numbers[i]));
+  }
+  const Index rows = std::ssize(numbers) / 128;
+  const Tensor x = ex.tensor({rows, 128}, DType::bf16);
+  ex.copy(x.raw(), numbers.data(), x.bytes());
+  const Operand out = make_operand(ex, rows, 128, ScaleBlocks::vectors);
+  quantise(ex, {.x = x, .straight = out});
+  EXPECT_EQ(read_operand(ex, out).codes, want);
+}
+
+struct ScaledSize {
+  Index m, n, k;
+};
+constexpr ScaledSize kScaledProducts[] = {{128, 128, 128}, {256, 384, 512}, {1024, 128, 256},
+                                          {132, 264, 400}, {128, 256, 208}, {384, 128, 4096}};
+
+/// A Hopper GPU computes whatever blocks divide. Other sizes are left out where it has no kernel.
+TEST_P(DeviceOps, ScaledMatmuls) {
+  // Tensor cores add the products of a block with about 14 bits (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2).
+  const double tolerance = GetParam().once + (GetParam().device == Device::cuda ? 2e-3 : 0);
+  Exec& ex = t().tested();
+  Exec host;
+  for (const auto [m, n, k] : kScaledProducts) {
+    for (const auto [of_a, of_b] : {std::array{ScaleBlocks::vectors, ScaleBlocks::squares},
+                                    std::array{ScaleBlocks::vectors, ScaleBlocks::vectors},
+                                    std::array{ScaleBlocks::squares, ScaleBlocks::vectors}}) {
+      SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << ", squares "
+                                        << (of_a == ScaleBlocks::squares) << (of_b == ScaleBlocks::squares));
+      const auto operand = [&](Index rows, ScaleBlocks blocks, std::uint32_t stream) {
+        const support::Twin x = t().in({rows, k}, stream);
+        const std::array made{make_operand(host, rows, k, blocks), make_operand(ex, rows, k, blocks)};
+        const Tensor wide = host.tensor({rows, k}, DType::f32);
+        cast(host, x.oracle, wide);
+        quantise(host, {.x = wide, .straight = made[0]});
+        quantise(ex, {.x = x.tested, .straight = made[1]});
+        return made;
+      };
+      const auto a = operand(m, of_a, 1), b = operand(n, of_b, 2);
+      const support::Twin c = t().out({m, n}), sum = t().in_f32({m, n}, 3);
+      const ScaledMatmul on_device{.a = a[1], .b = b[1], .c = c.tested};
+      if (const std::string why = why_no_scaled_matmul(ex, on_device); !why.empty()) {
+        if (GetParam().device == Device::cuda && device::gpus().front().capability != "9.0") GTEST_SKIP() << why;
+        ASSERT_TRUE(m % 128 != 0 || n % 128 != 0 || k % 128 != 0) << why;
+        continue;
+      }
+      const Tensor c_oracle = host.tensor({m, n}, DType::f32), sum_oracle = host.tensor({m, n}, DType::f32);
+      cast(host, sum.oracle, sum_oracle);
+      scaled_matmul(host, {.a = a[0], .b = b[0], .c = c_oracle});
+      scaled_matmul(host, {.a = a[0], .b = b[0], .c = sum_oracle, .write = Write::accumulate});
+      cast(host, c_oracle, c.oracle);
+      cast(host, sum_oracle, sum.oracle);
+      scaled_matmul(ex, on_device);
+      scaled_matmul(ex, {.a = a[1], .b = b[1], .c = sum.tested, .write = Write::accumulate});
+      ex.synchronize();
+      expect_close(c, "c", tolerance);
+      expect_close(sum, "c in f32, added to", GetParam().device == Device::cuda ? 2e-3 : 1e-6);
+      t().release();
+      host.release();
+    }
+  }
+}
+
+TEST_P(DeviceOps, ScaledMatmulsKeepNan) {
+  Exec& ex = t().tested();
+  const Index m = 256, n = 128, k = 384;
+  std::vector<float> numbers(static_cast<std::size_t>(m * k), 0.5f);
+  numbers[static_cast<std::size_t>(3 * k + 200)] = std::numeric_limits<float>::infinity();
+  numbers[static_cast<std::size_t>(255 * k)] = NAN;
+  const Tensor x = ex.tensor({m, k}, DType::f32);
+  ex.copy(x.raw(), numbers.data(), x.bytes());
+  const Operand a = make_operand(ex, m, k, ScaleBlocks::vectors), b = make_operand(ex, n, k, ScaleBlocks::squares);
+  quantise(ex, {.x = x, .straight = a});
+  quantise(ex, {.x = t().in({n, k}, 1).tested, .straight = b});
+  const Tensor c = ex.tensor({m, n}, t().dtype());
+  if (const std::string why = why_no_scaled_matmul(ex, {.a = a, .b = b, .c = c}); !why.empty()) GTEST_SKIP() << why;
+  scaled_matmul(ex, {.a = a, .b = b, .c = c});
+  const std::vector<double> got = t().read(c);
+  for (Index i = 0; i < m; ++i) {
+    for (Index j = 0; j < n; ++j)
+      ASSERT_EQ(std::isfinite(got[static_cast<std::size_t>(i * n + j)]), i != 3 && i != 255) << i << ", " << j;
+  }
+}
+
+}  // namespace
+}  // namespace megalith::ops
