@@ -49,6 +49,27 @@ void matmul(Exec& ex, const Matmul& args) {
       [args, parts](auto& exec, auto stream) { cuda::matmul(exec, stream, args, parts); });
 }
 
+Matmul BatchedMatmul::of(Index s) const {
+  const auto matrix = [s](const Tensor& all) { return all.rows(s, 1).reshaped({all.dim(1), all.dim(2)}); };
+  return {.a = matrix(a), .b = matrix(b), .c = matrix(c), .transpose_a = transpose_a, .transpose_b = transpose_b};
+}
+
+void batched_matmul(Exec& ex, const BatchedMatmul& args) {
+  constexpr Arguments kArguments{"batched_matmul"};
+  expect_float(ex, args.a, "batched_matmul");
+  const auto [count, m, n] = kArguments.dims<3>(args.c, "c");
+  const DType dtype = args.a.dtype();
+  const bool a_transposed = args.transpose_a == Transpose::yes, b_transposed = args.transpose_b == Transpose::yes;
+  const Index k = kArguments.dims<3>(args.a, "a")[a_transposed ? 1 : 2];
+  kArguments.like(args.c, {count, m, n}, dtype, "c");
+  kArguments.like(args.a, a_transposed ? Shape{count, k, m} : Shape{count, m, k}, dtype, "a");
+  kArguments.like(args.b, b_transposed ? Shape{count, n, k} : Shape{count, k, n}, dtype, "b");
+  run_kernel(
+      ex, {.name = "batched_matmul", .reads = {args.a, args.b}, .writes = {args.c}},
+      [args] { cpu::batched_matmul(args); },
+      [args](auto& exec, auto stream) { cuda::batched_matmul(exec, stream, args); });
+}
+
 void matmul_gelu(Exec& ex, const MatmulGelu& args) {
   expect_float(ex, args.x, "matmul_gelu");
   const DType dtype = args.x.dtype();

@@ -28,6 +28,17 @@ struct Matmul {
 };
 void matmul(Exec& ex, const Matmul& args);
 
+/// c[s] = op(a[s]) op(b[s]) for S matrices of one shape, as S calls of matmul() with Write::overwrite, in one launch on
+/// GPUs. a, b, c [S, ...] have one dtype. Throws ShapeError.
+struct BatchedMatmul {
+  Tensor a, b;  // in
+  Tensor c;     // out
+  Transpose transpose_a = Transpose::no, transpose_b = Transpose::no;
+  /// Matrix `s` of the batch.
+  Matmul of(Index s) const;
+};
+void batched_matmul(Exec& ex, const BatchedMatmul& args);
+
 /// GELU in its tanh form, or as z (1 + erf(z / sqrt(2))) / 2 (elementwise.h).
 enum class GeluForm : std::uint8_t { tanh, erf };
 

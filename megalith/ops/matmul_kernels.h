@@ -14,6 +14,7 @@ namespace megalith::ops {
 
 namespace cpu {
 void matmul(const Matmul& args, const Tensor& parts);
+void batched_matmul(const BatchedMatmul& args);
 void matmul_gelu(const MatmulGelu& args);
 void matmul_gelu_backward(const MatmulGeluBackward& args, const Tensor& parts);
 }  // namespace cpu
@@ -22,6 +23,7 @@ namespace cuda {
 /// Runs by cuBLASLt (gemm.h), with the additions in its epilogues where it has such a kernel for the shape. Otherwise
 /// our own kernels follow it. Sums are f32; f32 inputs are not rounded to tf32.
 void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts);
+void batched_matmul(Exec& ex, Stream stream, const BatchedMatmul& args);
 /// Rows of dz that one row of parts of gelu_product_backward() sums.
 inline constexpr Index kGeluProductRows = 128;
 inline Index gelu_product_parts(Index rows) { return ceil_div(rows, kGeluProductRows); }

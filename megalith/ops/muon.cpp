@@ -62,15 +62,23 @@ void put_runs(Exec& ex, const PutRuns& args) {
       [args] { cpu::put_runs(args); }, [args](auto&, auto stream) { cuda::put_runs(stream, args); });
 }
 
-void divide_by_norm(Exec& ex, const Tensor& x, const Tensor& squares, const Tensor& out) {
-  expect_wide(ex, x, "divide_by_norm", "divide_by_norm.x");
-  expect_like(squares, {1}, DType::f64, "divide_by_norm.squares");
-  expect_float(ex, out, "divide_by_norm");
-  expect_shape(out, x.shape(), "divide_by_norm.out");
+void add_up_rows(Exec& ex, const Tensor& parts, const Tensor& totals) {
+  expect_dtype(parts, DType::f64, "add_up_rows.parts");
+  expect_like(totals, {dims<2>(parts, "add_up_rows.parts")[0]}, DType::f64, "add_up_rows.totals");
   run_kernel(
-      ex, {.name = "divide_by_norm", .reads = {x, squares}, .writes = {out}},
-      [=] { cpu::divide_by_norm(x, squares, out); },
-      [=](auto&, auto stream) { cuda::divide_by_norm(stream, x, squares, out); });
+      ex, {.name = "add_up_rows", .reads = {parts}, .writes = {totals}}, [=] { cpu::add_up_rows(parts, totals); },
+      [=](auto&, auto stream) { cuda::add_up_rows(stream, parts, totals); });
+}
+
+void divide_by_norms(Exec& ex, const Tensor& x, const Tensor& squares, const Tensor& out) {
+  expect_wide(ex, x, "divide_by_norms", "divide_by_norms.x");
+  expect_like(squares, {dims<2>(x, "divide_by_norms.x")[0]}, DType::f64, "divide_by_norms.squares");
+  expect_float(ex, out, "divide_by_norms");
+  expect_shape(out, x.shape(), "divide_by_norms.out");
+  run_kernel(
+      ex, {.name = "divide_by_norms", .reads = {x, squares}, .writes = {out}},
+      [=] { cpu::divide_by_norms(x, squares, out); },
+      [=](auto&, auto stream) { cuda::divide_by_norms(stream, x, squares, out); });
 }
 
 void linear_sum(Exec& ex, const LinearSum& args) {

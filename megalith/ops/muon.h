@@ -41,8 +41,11 @@ struct PutRuns {
 };
 void put_runs(Exec& ex, const PutRuns& args);
 
-/// out = x / (sqrt(squares) + 1e-7), for any equal shapes. x f32 or f64, squares [1] f64, out of any float type.
-void divide_by_norm(Exec& ex, const Tensor& x, const Tensor& squares, const Tensor& out);
+/// totals [S] = the sums of the rows of parts [S, B], in a fixed order. f64.
+void add_up_rows(Exec& ex, const Tensor& parts, const Tensor& totals);
+/// out[s] = x[s] / (sqrt(squares[s]) + 1e-7). x, out [S, N], squares [S]; x f32 or f64, squares f64, out of any float
+/// type.
+void divide_by_norms(Exec& ex, const Tensor& x, const Tensor& squares, const Tensor& out);
 /// out = a x + b y, for equal shapes and dtypes. out may be x or y.
 struct LinearSum {
   double a = 1;

@@ -13,6 +13,7 @@ namespace {
 constexpr int kNewtonSchulzSteps = 5;
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 constexpr double kRmsOfAdamW = 0.2;
+constexpr Index kBatchBytes = Index{64} << 20;
 
 double scale_of(MuonScale scale, Index rows, Index columns) {
   const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
@@ -22,11 +23,17 @@ double scale_of(MuonScale scale, Index rows, Index columns) {
 
 Index last_dim(const Shape& shape) { return shape[shape.rank() - 1]; }
 
+/// Matrix `s` of a batch [S, R, C].
+Tensor matrix_of(const Tensor& batch, std::size_t s) {
+  return batch.rows(static_cast<Index>(s), 1).reshaped({batch.dim(1), batch.dim(2)});
+}
+
 }  // namespace
 
 Muon::Muon(const OptimConfig& config, const ParamBuffer& params, comm::Group data, comm::Group tp)
     : config_(config), params_(params), data_(std::move(data)), tp_(std::move(tp)), matrices_(find_matrices()) {
   find_owners();
+  find_batches();
 }
 
 std::vector<Muon::Matrix> Muon::find_matrices() const {
@@ -63,14 +70,27 @@ void Muon::find_owners() {
   }
 }
 
+void Muon::find_batches() {
+  for (const Matrix& matrix : matrices_) {
+    if (matrix.owner != data_.rank()) continue;
+    const auto takes_one_more = [&](const Batch& batch) {
+      const Index bytes = matrix.rows * matrix.columns * size_of(dtype());
+      return batch.front()->is_like(matrix) && (static_cast<Index>(batch.size()) + 1) * bytes <= kBatchBytes;
+    };
+    const auto found = std::ranges::find_if(batches_, takes_one_more);
+    if (found != batches_.end())
+      found->push_back(&matrix);
+    else
+      batches_.push_back({&matrix});
+  }
+}
+
 void Muon::orthogonalise(Exec& ex) const {
   gather(ex);
   for (const Matrix& matrix : matrices_) {
-    if (matrix.owner == data_.rank())
-      orthogonalise(ex, matrix);
-    else
-      ops::fill(ex, params_.part(params_.grads(), *matrix.param), 0);
+    if (matrix.owner != data_.rank()) ops::fill(ex, params_.part(params_.grads(), *matrix.param), 0);
   }
+  for (const Batch& batch : batches_) orthogonalise(ex, batch);
   share(ex);
 }
 
@@ -101,48 +121,52 @@ void Muon::share(Exec& ex) const {
   }
 }
 
-void Muon::orthogonalise(Exec& ex, const Matrix& matrix) const {
+Tensor Muon::weight_of(const Matrix& matrix) const {
   const Param& param = *matrix.param;
-  const Index rows = param.spec.held.numel() / matrix.columns;
-  const Tensor weight = params_.part(params_.grads(), param).reshaped({rows, matrix.columns});
-  Tensor update = weight;
-  if (matrix.rows != rows) {
-    update = ex.tensor({matrix.rows, matrix.columns}, weight.dtype());
-    ops::take_runs(ex, weight, matrix.runs, update);
-  }
-  const Tensor x = unit_norm(ex, matrix, update);
-  iterate(ex, matrix, x);
-  ops::put_runs(ex, {.matrix = x, .weight = weight, .runs = matrix.runs, .scale = matrix.scale});
+  return params_.part(params_.grads(), param).reshaped({param.spec.held.numel() / matrix.columns, matrix.columns});
 }
 
-/// The update over the norm of the global matrix, in the dtype of the iteration.
-Tensor Muon::unit_norm(Exec& ex, const Matrix& matrix, const Tensor& update) const {
-  const Index numel = update.numel(), blocks = ops::square_blocks(ex.device(), numel);
-  const Tensor squares = ex.tensor({1, blocks}, DType::f64), sum = ex.tensor({1}, DType::f64);
-  ops::sum_of_squares(ex, update.reshaped({1, numel}), squares);
-  ops::fill(ex, sum, 0);
-  ops::add_up(ex, squares.reshaped({blocks}), sum);
-  if (matrix.is_split) comm::all_reduce(ex, tp_, sum, comm::Reduce::sum).wait(ex);
-  const bool is_bf16 = params_.policy().compute == DType::bf16;
-  const Tensor x = ex.tensor(update.shape(), is_bf16 ? DType::bf16 : update.dtype());
-  ops::divide_by_norm(ex, update, sum, x);
+void Muon::orthogonalise(Exec& ex, const Batch& batch) const {
+  const Tensor x = unit_norms(ex, batch);
+  iterate(ex, *batch.front(), x);
+  for (std::size_t s = 0; s < batch.size(); ++s) {
+    const Matrix& matrix = *batch[s];
+    ops::put_runs(ex,
+                  {.matrix = matrix_of(x, s), .weight = weight_of(matrix), .runs = matrix.runs, .scale = matrix.scale});
+  }
+}
+
+/// The updates [S, R, C] over the norms of the global matrices, in the dtype of the iteration.
+Tensor Muon::unit_norms(Exec& ex, const Batch& batch) const {
+  const Matrix& first = *batch.front();
+  const auto count = static_cast<Index>(batch.size());
+  const Index numel = first.rows * first.columns, blocks = ops::square_blocks(ex.device(), numel);
+  const Tensor updates = ex.tensor({count, first.rows, first.columns}, params_.grads().dtype());
+  for (std::size_t s = 0; s < batch.size(); ++s)
+    ops::take_runs(ex, weight_of(*batch[s]), batch[s]->runs, matrix_of(updates, s));
+  const Tensor squares = ex.tensor({count, blocks}, DType::f64), sums = ex.tensor({count}, DType::f64);
+  ops::sum_of_squares(ex, updates.reshaped({count, numel}), squares);
+  ops::add_up_rows(ex, squares, sums);
+  if (first.is_split) comm::all_reduce(ex, tp_, sums, comm::Reduce::sum).wait(ex);
+  const Tensor x = ex.tensor(updates.shape(), dtype());
+  ops::divide_by_norms(ex, updates.reshaped({count, numel}), sums, x.reshaped({count, numel}));
   return x;
 }
 
-/// In place.
-void Muon::iterate(Exec& ex, const Matrix& matrix, const Tensor& x) const {
-  const bool is_left = matrix.side == Side::left;
-  const Index size = is_left ? matrix.rows : matrix.columns;
-  const Tensor product = ex.tensor({size, size}, x.dtype()), square = ex.tensor_like(product),
+/// In place. `first`: of the batch x [S, R, C].
+void Muon::iterate(Exec& ex, const Matrix& first, const Tensor& x) const {
+  const bool is_left = first.side == Side::left;
+  const Index size = is_left ? first.rows : first.columns;
+  const Tensor product = ex.tensor({x.dim(0), size, size}, x.dtype()), square = ex.tensor_like(product),
                change = ex.tensor_like(x);
   using enum ops::Transpose;
   for (int step = 0; step < kNewtonSchulzSteps; ++step) {
-    ops::matmul(ex,
-                {.a = x, .b = x, .c = product, .transpose_a = is_left ? no : yes, .transpose_b = is_left ? yes : no});
-    if (matrix.is_split) comm::all_reduce(ex, tp_, product, comm::Reduce::sum).wait(ex);
-    ops::matmul(ex, {.a = product, .b = product, .c = square});
+    ops::batched_matmul(
+        ex, {.a = x, .b = x, .c = product, .transpose_a = is_left ? no : yes, .transpose_b = is_left ? yes : no});
+    if (first.is_split) comm::all_reduce(ex, tp_, product, comm::Reduce::sum).wait(ex);
+    ops::batched_matmul(ex, {.a = product, .b = product, .c = square});
     ops::linear_sum(ex, {.a = kB, .x = product, .b = kC, .y = square, .out = square});
-    ops::matmul(ex, {.a = is_left ? square : x, .b = is_left ? x : square, .c = change});
+    ops::batched_matmul(ex, {.a = is_left ? square : x, .b = is_left ? x : square, .c = change});
     ops::linear_sum(ex, {.a = kA, .x = x, .b = 1, .y = change, .out = x});
   }
 }

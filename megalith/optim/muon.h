@@ -14,14 +14,17 @@ namespace megalith::optim {
 /// the other side is a sum over them: each rank computes its slice. Ranks of the reduction group share the work: a
 /// weight belongs to one of them, which computes its matrices, and the others get them. Where the optimizer is sharded,
 /// they first gather the updates of their shards. q, k and v, gates and ups are matrices of their own.
-/// Computes in bf16 where layers do, else in the dtype of gradients. Scratch: four matrices of that dtype at most, and
-/// the wide one. Communicates per matrix and tensor-parallel rank: five A and a norm; over the reduction group twice
-/// (n-1)/n of the updates.
+/// Computes in bf16 where layers do, else in the dtype of gradients. Matrices of one shape are a batch, of up to 64 MiB
+/// of that dtype: small GEMMs do not fill a GPU. Scratch: four batches of that dtype at most, and one of gradients.
+/// Communicates per matrix and tensor-parallel rank: five A and a norm; over the reduction group twice (n-1)/n of the
+/// updates.
 /// Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon.
 class Muon {
  public:
   /// `data`: the reduction group of `params`; `tp`: over which ParamSpec::slice cuts the matrices.
   Muon(const OptimConfig& config, const ParamBuffer& params, comm::Group data, comm::Group tp);
+  Muon(const Muon&) = delete;
+  Muon& operator=(const Muon&) = delete;
 
   /// Whether this class updates a parameter.
   static bool takes(const Param& param) { return !param.spec.matrices.empty(); }
@@ -40,7 +43,12 @@ class Muon {
     bool is_split;  ///< over tp
     int owner = 0;  ///< in the reduction group; of all matrices of the weight
     double scale;
+    /// Whether both can be in a batch.
+    bool is_like(const Matrix& other) const {
+      return rows == other.rows && columns == other.columns && side == other.side && is_split == other.is_split;
+    }
   };
+  using Batch = std::vector<const Matrix*>;
   std::vector<Matrix> find_matrices() const;
   void find_owners();
   bool has_matrices(const Bucket& bucket) const;
@@ -48,14 +56,22 @@ class Muon {
   void gather(Exec& ex) const;
   /// From whole matrices, each on its owner and 0 elsewhere, to all ranks, or to their shards.
   void share(Exec& ex) const;
-  void orthogonalise(Exec& ex, const Matrix& matrix) const;
-  Tensor unit_norm(Exec& ex, const Matrix& matrix, const Tensor& update) const;
-  void iterate(Exec& ex, const Matrix& matrix, const Tensor& x) const;
+  void find_batches();
+  DType dtype() const {
+    const Policy& policy = params_.policy();
+    return policy.compute == DType::bf16 ? DType::bf16 : policy.master;
+  }
+  /// The rows of the weight that holds the matrix.
+  Tensor weight_of(const Matrix& matrix) const;
+  void orthogonalise(Exec& ex, const Batch& batch) const;
+  Tensor unit_norms(Exec& ex, const Batch& batch) const;
+  void iterate(Exec& ex, const Matrix& first, const Tensor& x) const;
 
   OptimConfig config_;
   const ParamBuffer& params_;
   comm::Group data_, tp_;
   std::vector<Matrix> matrices_;
+  std::vector<Batch> batches_;  ///< of this rank's matrices
 };
 
 }  // namespace megalith::optim

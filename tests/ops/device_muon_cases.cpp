@@ -51,17 +51,20 @@ TEST_P(DeviceOps, MuonMatrices) {
   const RowRuns runs{.run = 2, .stride = 6, .first = 3};  // rows 3, 4, 9, 10 of 12
   for (const Index columns : {1, 20, 260, 1001}) {
     SCOPED_TRACE(columns);
+    const double sums[] = {1.5, 2, 0, 0.25, 3, 0, 7, 0.5};
     const Twin weight = t().in_f32({12, columns}, 1), put = t().in_f32({12, columns}, 2),
-               part = t().out_f32({4, columns}), squares = t().scalar(3.5);
+               part = t().out_f32({4, columns}), parts = t().bytes_of(sums, {4, 2}, DType::f64),
+               squares = t().bytes_of(sums, {4}, DType::f64);
     const Twin x = t().out({4, columns}), y = t().in({4, columns}, 3), sum = t().out({4, columns});
     t().run([&](Exec& ex) {
       take_runs(ex, weight.on(ex), runs, part.on(ex));
-      divide_by_norm(ex, part.on(ex), squares.on(ex), x.on(ex));
+      add_up_rows(ex, parts.on(ex), squares.on(ex));
+      divide_by_norms(ex, part.on(ex), squares.on(ex), x.on(ex));
       linear_sum(ex, {.a = 3.4445, .x = x.on(ex), .b = -1.5, .y = y.on(ex), .out = sum.on(ex)});
       put_runs(ex, {.matrix = x.on(ex), .weight = put.on(ex), .runs = runs, .scale = 0.7});
     });
     expect_close(part, "rows", 0);
-    expect_same(x, "rows over the norm");
+    expect_same(x, "rows over their norms");
     expect_twice_rounded(sum, "linear sum");
     expect_same(put, "rows put back");
     t().release();

@@ -331,6 +331,10 @@ void grouped_matmul(const GroupedProduct& products) {
   });
 }
 
+void batched_matmul(const BatchedMatmul& args) {
+  for (Index s = 0; s < args.c.dim(0); ++s) matmul(args.of(s), {});
+}
+
 void matmul_gelu(const MatmulGelu& args) {
   dispatch_float(args.x.dtype(), "matmul_gelu", [&]<class T>() {
     if (args.z.numel() == 0) return;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "megalith/ops/adamw.h"
 #include "megalith/ops/cpu/parallel.h"
@@ -87,16 +88,25 @@ void put_runs(const PutRuns& args) {
   });
 }
 
-void divide_by_norm(const Tensor& x, const Tensor& squares, const Tensor& out) {
-  dispatch_wide(x.dtype(), "divide_by_norm", [&]<class From>() {
-    dispatch_float(out.dtype(), "divide_by_norm", [&]<class To>() {
-      const From inverse = static_cast<From>(1 / (std::sqrt(*squares.data<double>()) + kMuonNormEps));
-      const From* from = x.data<From>();
-      To* to = out.data<To>();
-      const Index n = x.numel();
-      parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
-        for (Index i = begin; i < begin + count; ++i) to[i] = converted<To>(from[i] * inverse);
-      });
+void add_up_rows(const Tensor& parts, const Tensor& totals) {
+  const auto [rows, columns] = dims<2>(parts, "add_up_rows.parts");
+  const double* from = parts.data<double>();
+  for (Index r = 0; r < rows; ++r)
+    totals.data<double>()[r] = std::accumulate(from + r * columns, from + (r + 1) * columns, 0.0);
+}
+
+void divide_by_norms(const Tensor& x, const Tensor& squares, const Tensor& out) {
+  dispatch_wide(x.dtype(), "divide_by_norms", [&]<class From>() {
+    dispatch_float(out.dtype(), "divide_by_norms", [&]<class To>() {
+      const Index n = x.dim(1);
+      for (Index s = 0; s < x.dim(0); ++s) {
+        const From inverse = static_cast<From>(1 / (std::sqrt(squares.data<double>()[s]) + kMuonNormEps));
+        const From* from = x.data<From>() + s * n;
+        To* to = out.data<To>() + s * n;
+        parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
+          for (Index i = begin; i < begin + count; ++i) to[i] = converted<To>(from[i] * inverse);
+        });
+      }
     });
   });
 }

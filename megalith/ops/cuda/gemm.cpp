@@ -178,6 +178,18 @@ void scaled_matmul(Exec& ex, Stream stream, const ScaledMatmul& args) {
   if (!ran) throw BackendError(cuda::why_no_scaled_matmul(ex, args));
 }
 
+void batched_matmul(Exec& ex, Stream stream, const BatchedMatmul& args) {
+  const Index count = args.c.dim(0);
+  if (args.c.numel() == 0) return;
+  const Matmul first = args.of(0);
+  GemmProblem problem = problem_of(ex, first);
+  if (problem.k == 0) return fill(stream, args.c, 0);
+  const auto step = [](const Tensor& matrix) { return reinterpret_cast<const void*>(matrix.bytes()); };
+  problem.alignment = std::min(problem.alignment, common_alignment({step(first.a), step(first.b), step(first.c)}));
+  const GemmOperands operands{.a = args.a.raw(), .b = args.b.raw(), .c = args.c.raw()};
+  if (!ex.backend<GemmLibrary>().run_batched(stream, problem, count, operands)) throw_no_kernel(first);
+}
+
 void run_all_group_sizes(Exec& ex, bool on) { ex.backend<GemmLibrary>().set_runs_all_sizes(on); }
 
 void grouped_matmul(Exec& ex, Stream stream, const GroupedProduct& products) {

@@ -213,6 +213,19 @@ struct GemmLibrary::Prepared {
   Prepared(const Prepared&) = delete;
   Prepared& operator=(const Prepared&) = delete;
 
+  /// Each operand is `count` matrices, one behind the other.
+  void set_batch(const GemmProblem& p, Index count) {
+    const auto set_layout = [count](cublasLtMatrixLayout_t layout, std::int64_t elements) {
+      const auto number = static_cast<std::int32_t>(count);
+      check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &number, sizeof number));
+      check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &elements,
+                                             sizeof elements));
+    };
+    set_layout(first, p.n * p.k);
+    set_layout(second, p.m * p.k);
+    set_layout(result, p.m * p.n);
+  }
+
   std::optional<std::size_t> find(const GemmAlgorithm& algorithm) const {
     const auto found = std::ranges::find(offered, algorithm, &Offered::algorithm);
     if (found == offered.end()) return std::nullopt;
@@ -246,6 +259,7 @@ GemmLibrary::~GemmLibrary() {
   prepared_.clear();
   passing_.clear();
   passing_alike_.clear();
+  batched_.clear();
   cublasLtDestroy(handle_);
 }
 
@@ -260,6 +274,16 @@ bool GemmLibrary::run_passing(std::size_t lane, const GemmProblem& problem, cons
   constexpr auto kShare = static_cast<std::size_t>(kLaneWorkspaceBytes);
   return run(lanes_.at(lane), prepare_passing(problem, like), operands,
              whole_workspace().subspan(lane * kShare, kShare));
+}
+
+bool GemmLibrary::run_batched(Stream stream, const GemmProblem& problem, Index count, const GemmOperands& operands) {
+  std::unique_ptr<Prepared>& prepared = batched_[{problem, count}];
+  if (prepared == nullptr) {
+    prepared = described(problem);
+    prepared->set_batch(problem, count);
+    list(*prepared, problem, kGemmWorkspaceBytes, 1);
+  }
+  return run(stream, *prepared, operands, whole_workspace());
 }
 
 bool GemmLibrary::run(Stream stream, const Prepared& prepared, const GemmOperands& operands,

@@ -3,6 +3,7 @@
 #include <memory>
 #include <set>
 #include <span>
+#include <utility>
 
 #include <cublasLt.h>
 
@@ -38,6 +39,8 @@ class GemmLibrary final : public GemmChooser {
   bool has_algorithm(const GemmProblem& problem);
   /// Runs the GEMM. Returns false when the library has no algorithm for it.
   bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
+  /// The same for `count` problems whose operands lie one behind the other. By the library's first choice, in no table.
+  bool run_batched(Stream stream, const GemmProblem& problem, Index count, const GemmOperands& operands);
   /// The same for a problem whose shape follows from a step's routing. It is not timed, not agreed on and in no table.
   /// A query of the library takes longer than the GEMM. So it runs by the library's first choice for `like`, a problem
   /// of about its size that stands for many. Where that choice does not fit, it runs by the first choice for itself. It
@@ -84,6 +87,7 @@ class GemmLibrary final : public GemmChooser {
   Index cache_bytes_ = 0;
   GemmTable table_;
   PreparedProblems prepared_, passing_, passing_alike_;
+  std::map<std::pair<GemmProblem, Index>, std::unique_ptr<Prepared>> batched_;
   SideStreams lanes_;
   bool runs_all_sizes_ = false;
   std::set<GemmProblem> sizes_run_;

@@ -43,12 +43,12 @@ struct Update {
   }
 };
 
-/// x -> x / (sqrt(squares) + eps). Reads and writes each element once.
-struct DivideByNorm {
+/// x -> x / (sqrt(squares of its row) + eps). Reads and writes each element once.
+struct DivideByNorms {
   const double* squares;
   template <int N>
-  __device__ void operator()(const Place&, const Values<float, N>* in, Values<float, N>* out) const {
-    const auto inverse = static_cast<float>(1 / (sqrt(*squares) + kMuonNormEps));
+  __device__ void operator()(const Place& place, const Values<float, N>* in, Values<float, N>* out) const {
+    const auto inverse = static_cast<float>(1 / (sqrt(squares[place.row]) + kMuonNormEps));
 #pragma unroll
     for (int i = 0; i < N; ++i) out[0][i] = in[0][i] * inverse;
   }
@@ -63,6 +63,15 @@ struct WeightedSum {
     for (int i = 0; i < N; ++i) out[0][i] = a * in[0][i] + b * in[1][i];
   }
 };
+
+/// A warp adds up a row: each lane every 32nd number, then the lanes pairwise.
+__global__ void __launch_bounds__(kWarp) add_up_rows_kernel(const double* parts, double* totals, Index columns) {
+  double sum = 0;
+  for (Index c = threadIdx.x; c < columns; c += kWarp) sum += parts[blockIdx.x * columns + c];
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, step);
+  if (threadIdx.x == 0) totals[blockIdx.x] = sum;
+}
 
 /// A thread block copies a row of the matrix from the weight.
 __global__ void __launch_bounds__(kRunThreads)
@@ -109,10 +118,15 @@ void put_runs(Stream stream, const PutRuns& args) {
   });
 }
 
-void divide_by_norm(Stream stream, const Tensor& x, const Tensor& squares, const Tensor& out) {
+void add_up_rows(Stream stream, const Tensor& parts, const Tensor& totals) {
+  launch({stream, parts.dim(0), kWarp}, add_up_rows_kernel, pointer<const double>(parts), pointer<double>(totals),
+         parts.dim(1));
+}
+
+void divide_by_norms(Stream stream, const Tensor& x, const Tensor& squares, const Tensor& out) {
   dispatch_element(out.dtype(), [&]<class T>() {
-    map(stream, Flat{x.numel()}, std::array{pointer<const float>(x)}, std::array{pointer<T>(out)},
-        DivideByNorm{pointer<const double>(squares)});
+    map(stream, Matrix{x.dim(0), x.dim(1)}, std::array{pointer<const float>(x)}, std::array{pointer<T>(out)},
+        DivideByNorms{pointer<const double>(squares)});
   });
 }
 
