@@ -19,6 +19,7 @@
 #include "megalith/runtime/step_state.h"
 
 #include "apps/bench/bench.h"
+#include "apps/bench/bench_fp8.h"
 #include "apps/bench/bench_grouped.h"
 #include "apps/bench/ops_runner.h"
 
@@ -27,6 +28,8 @@ namespace {
 
 /// The GEMMs of a Transformer layer and of the head: forward, and both gradients.
 void bench_gemm(const OpsBench& o) {
+  if (o.precision == "fp8") return bench_fp8(o);
+  if (!o.models.empty()) throw ConfigError("--model: is for --precision fp8; give --hidden and --tokens instead");
   OpsRunner bench(o);
   bench.measure_roofs();
   Exec& ex = bench.ex();
@@ -331,7 +334,10 @@ struct Command {
   void (*run)(const OpsBench&);
   Index cpu_tokens = 2048;  ///< on a CPU, unless given
 };
-constexpr Command kCommands[] = {{"gemm", "The products of a model's layers", bench_gemm, 256},
+constexpr Command kCommands[] = {{"gemm",
+                                  "The products of a model's layers. With --precision fp8: those in E4M3 with a scale "
+                                  "for each block, beside bf16, and what quantising costs",
+                                  bench_gemm, 256},
                                  {"attention", "Attention forward and backward", bench_attention},
                                  {"norm", "Layer and RMS norms, residual sums", bench_norm},
                                  {"llama", "Rotary embedding and SwiGLU", bench_llama},
@@ -364,6 +370,15 @@ void add_bench_ops(CLI::App& bench) {
     size("--seq", o->seq, "Sequence length");
     size("--vocab", o->vocab, "Vocabulary");
     size("--params", o->params, "Parameters of the optimizer's buffers", kMaxBytes);
+    if (one.name == "gemm") {
+      const auto names = fp8_models();
+      command
+          ->add_option("--model", o->models,
+                       "With --precision fp8: the layers of these models, at the tokens of their microbatches on one "
+                       "GPU, instead of those of --hidden")
+          ->delimiter(',')
+          ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())));
+    }
     if (one.name == "llama") size("--ffn", o->ffn, "Width of an MLP");
     if (one.name == "rows") {
       size("--experts", o->experts, "Experts", ops::kMaxGroups);
@@ -372,7 +387,8 @@ void add_bench_ops(CLI::App& bench) {
     add_dropout(*command, o->dropout, "Of attention, which our own kernel then computes on a GPU");
     add_repeat_options(*command, *o);
     command->callback([o, one, tokens] {
-      if (tokens->count() == 0 && o->device == "cpu") o->tokens = one.cpu_tokens;
+      o->has_tokens = tokens->count() > 0;
+      if (!o->has_tokens && o->device == "cpu") o->tokens = one.cpu_tokens;
       one.run(*o);
     });
   }

@@ -19,7 +19,8 @@ struct OpsBench {
   Index experts = 8, top_k = 2, ffn = 768;
   Index repeats = 0;  ///< 0: up to 20, within kSecondsOfAnOp on a CPU
   double dropout = 0;
-  bool deterministic = false;
+  bool deterministic = false, has_tokens = false;  ///< has_tokens: --tokens was given
+  std::vector<std::string> models;                 ///< --model
 };
 
 /// --device and --precision.
@@ -69,6 +70,8 @@ class OpsRunner {
   /// The median time of `op`. Its scratch is planned as in a step. Pass its operations or its bytes, and 0 for the
   /// other. On a GPU each time is that of ten runs in a row, so that the launch overhead of the host does not count.
   void measure(const std::string& name, double flops, double bytes, const std::function<void(Exec&)>& op);
+  /// The last op measured.
+  const OpRow& last() const { return rows_.back(); }
   void print() const;
   /// With what all rows have in common: a title of the table, members beside the rows in JSON.
   void print(const nlohmann::ordered_json& facts, const std::string& title) const;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -207,6 +208,33 @@ TEST(BenchCommand, OfOpsGivesShareOfTheRoofs) {
     }
     EXPECT_EQ(rows[0].at("share_of_roof"), 1);
   }
+}
+
+TEST(BenchCommand, GemmComparesFp8WithBf16) {
+  const std::string command = "megalith bench gemm --precision fp8 --tokens 128 --hidden 128 --repeats 1";
+  const nlohmann::json json = json_of(command);
+  EXPECT_TRUE(json.at("unsupported").empty()) << "a CPU computes every size";
+  const nlohmann::json& rows = json.at("times");
+  ASSERT_EQ(rows.size(), 4U * 8) << "four layers: five ways to quantise and three GEMMs";
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_GT(rows[i].at("fp8_seconds").get<double>(), 0);
+    if (i % 8 < 5) {
+      EXPECT_GT(rows[i].at("bytes_per_second").get<double>(), 0) << rows[i];
+      continue;
+    }
+    EXPECT_EQ(rows[i].at("what"), (std::array{"forward", "dgrad", "wgrad"})[i % 8 - 5]);
+    EXPECT_DOUBLE_EQ(rows[i].at("ratio").get<double>(),
+                     rows[i].at("bf16_seconds").get<double>() / rows[i].at("fp8_seconds").get<double>());
+  }
+  const nlohmann::json& down = rows[31];  // its weight gradient
+  EXPECT_EQ(down.at("layer"), "down");
+  EXPECT_EQ((std::array{down.at("m"), down.at("n"), down.at("k")}), (std::array<nlohmann::json, 3>{128, 512, 128}));
+  const nlohmann::json& sums = json.at("layers").at(0);
+  EXPECT_GT(sums.at("fp8_seconds").get<double>(), 0);
+  EXPECT_THAT(run_shell(command).out, testing::HasSubstr("forward and dgrad in fp8"));
+  const Finished refused = run_shell("megalith bench gemm --model llama-1b");
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_THAT(refused.err, testing::HasSubstr("--model: is for --precision fp8"));
 }
 
 TEST(BenchCommand, StepTellsTheHostsTimeForAStepFromGraphs) {
