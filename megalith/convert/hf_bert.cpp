@@ -23,6 +23,7 @@ constexpr const char* kAct = "hidden_act";
 /// End the names of classes of fine-tuned models, by nn::TaskForm.
 constexpr std::string_view kTaskClasses[] = {"ForSequenceClassification", "ForMultipleChoice", "ForQuestionAnswering"};
 constexpr Index kChoices = 4;  // of a question of RACE; the weights do not depend on it
+constexpr std::string_view kPooler = "pooler (pooler.dense)";
 constexpr std::string_view kPredictionBias = "cls.predictions.bias", kDecoderBias = "cls.predictions.decoder.bias";
 constexpr std::string_view kBertHeads[] = {"cls.", "classifier.", "qa_outputs."};
 constexpr Index kPairTypes = 2;  // token types of a sample of two segments
@@ -237,9 +238,15 @@ std::vector<std::string> bert_other_names(std::string_view name) {
   return {};
 }
 
+/// The classes for spans are built without a pooler.
+std::string_view bert_left_out(const model::ModelConfig& m, std::string_view name) {
+  const bool has_none = m.task && m.task->form == nn::TaskForm::spans;
+  return has_none && (name.ends_with("pooler.dense.weight") || name.ends_with("pooler.dense.bias")) ? kPooler : "";
+}
+
 std::string_view bert_lacking_head(std::string_view ours) {
   if (ours.starts_with("head.mlm.")) return "head for masked tokens (cls.predictions)";
-  if (ours.starts_with("head.pooler.")) return "pooler (pooler.dense)";
+  if (ours.starts_with("head.pooler.")) return kPooler;
   if (ours.starts_with("head.order.")) return "head for the order (cls.seq_relationship)";
   return {};
 }
@@ -290,6 +297,7 @@ constexpr HfFamily bert_family() {
           .needs_zeros = false,
           .copies = bert_copies,
           .is_ignored = is_bert_buffer,
+          .left_out = bert_left_out,
           .other_names = bert_other_names,
           .lacking_head = bert_lacking_head,
           .written_architecture = [](const model::ModelConfig& m) -> std::string_view {

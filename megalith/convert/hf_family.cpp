@@ -35,6 +35,7 @@ std::vector<HfCopy> tied_table(const model::ModelConfig& model) {
 
 std::vector<std::string> no_other_names(std::string_view) { return {}; }
 
+std::string_view nothing_left_out(const model::ModelConfig&, std::string_view) { return {}; }
 std::string_view no_lacking_head(std::string_view) { return {}; }
 
 bool is_rotation_buffer(std::string_view name) { return name.ends_with(".self_attn.rotary_emb.inv_freq"); }

@@ -29,6 +29,8 @@ std::vector<HfCopy> tied_table(const model::ModelConfig& model);
 bool is_rotation_buffer(std::string_view name);
 /// For a family whose tensors have one name each.
 std::vector<std::string> no_other_names(std::string_view name);
+/// For a family whose folders have nothing that the library leaves out.
+std::string_view nothing_left_out(const model::ModelConfig& model, std::string_view name);
 /// For a family whose folders have all heads.
 std::string_view no_lacking_head(std::string_view ours);
 
@@ -63,6 +65,9 @@ struct HfFamily {
   std::vector<HfCopy> (*copies)(const model::ModelConfig& model) = tied_table;
   /// Whether a tensor that files may hold is no parameter.
   bool (*is_ignored)(std::string_view name) = is_rotation_buffer;
+  /// The part that a tensor of a folder belongs to, for messages, where the library's class has no such part and leaves
+  /// it out; else "".
+  std::string_view (*left_out)(const model::ModelConfig& model, std::string_view name) = nothing_left_out;
   /// tensors_of() where a folder holds all experts of a layer in one tensor (kFusedExperts); null: they have no
   /// experts.
   std::vector<HfTensor> (*fused_tensors_of)(const model::ModelConfig& model, std::string_view ours,

@@ -96,9 +96,11 @@ HfReader::~HfReader() = default;
 void HfReader::check_tensors() const { weights_->check(); }
 
 std::string HfReader::warning() const {
-  const std::string heads = weights_->lacking_heads();
-  if (heads.empty()) return {};
-  return str(name_, " has no ", heads, ": made from seed ", seed_);
+  const std::string heads = weights_->lacking_heads(), left_out = weights_->left_out_parts();
+  if (heads.empty() && left_out.empty()) return {};
+  return str(name_, heads.empty() ? "" : str(" has no ", heads, ": made from seed ", seed_),
+             heads.empty() || left_out.empty() ? "" : ";",
+             left_out.empty() ? "" : str(" has a ", left_out, ", which its class leaves out"));
 }
 
 const std::map<std::string, ParamSpec, std::less<>>& HfReader::params() {

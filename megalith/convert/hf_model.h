@@ -55,7 +55,7 @@ class HfReader {
   /// Throws InputError with every tensor that is missing, left over, or of another shape or type. Reads values only of
   /// tensors that must equal another or be 0.
   void check_tensors() const;
-  /// Names the heads that are made from the seed: a warning for the user. Empty: there are none.
+  /// Names the heads that are made from the seed, and what is left out: a warning for the user. Empty: there is none.
   std::string warning() const;
   /// Whether the folder has the values of a parameter of this name and whole shape.
   bool has(const TensorSlice& slice);

@@ -112,6 +112,16 @@ std::string HfWeights::lacking_heads() const {
   return heads;
 }
 
+std::string HfWeights::left_out_parts() const {
+  std::set<std::string_view> parts;
+  for (const auto& [name, found] : files_.tensors()) parts.insert(model_.family->left_out(model_.config, name));
+  std::string text;
+  for (const std::string_view part : parts) {
+    if (!part.empty()) text += str(text.empty() ? "" : ", ", part);
+  }
+  return text;
+}
+
 std::string HfWeights::problem_of_copy(const HfCopy& copy, const HfFileTensor& found) const {
   const HfTensor of = tensors_of(std::string(copy.ours), copy.shape).front(), own = same(copy.name, copy.shape);
   const Found original = find(of);
@@ -153,7 +163,7 @@ void HfWeights::check() const {
     note(family.needs_zeros ? problem_of_zeros(zero, found) : problem_of(zero, found));
   }
   for (const auto& [name, found] : files_.tensors()) {
-    if (!used.contains(name) && !family.is_ignored(name))
+    if (!used.contains(name) && !family.is_ignored(name) && family.left_out(model_.config, name).empty())
       note(str("[", found.file, "] tensor \"", io::printable(name), "\": the ", family.name,
                " of config.json has none"));
   }

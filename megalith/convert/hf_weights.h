@@ -27,6 +27,8 @@ class HfWeights {
   bool lacks(std::string_view ours) const;
   /// "the pooler, the classes of the order": heads of which the folder has no tensor.
   std::string lacking_heads() const;
+  /// "pooler (pooler.dense)": what the folder has and the library's class leaves out.
+  std::string left_out_parts() const;
   /// Throws InputError with every tensor that is missing, left over, or of another shape, type or value than it must
   /// have.
   void check() const;

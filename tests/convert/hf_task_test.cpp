@@ -111,6 +111,27 @@ TEST_F(SpoiltTask, ABiasThatChangesNoChoiceIsLeftOut) {
   expect_error("tensor \"qa_outputs.bias\" shape = [1]: must be [2] by config.json");
 }
 
+// The library's class for spans is built without a pooler: it loads such a folder and leaves it out.
+TEST_F(SpoiltTask, APoolerOfAModelForSpansIsLeftOutAndNamed) {
+  copy("megatron_bert_span");
+  const auto warning = [&] { return HfReader(*kFs, folder(), read_hf_config(*kFs, folder()), 1).warning(); };
+  const RandomModel usual = imported(folder());
+  EXPECT_EQ(warning(), "");
+  const Index hidden = task_config(folder()).hidden_size;
+  const auto add = [&](const std::string& name, const Shape& shape) {
+    rewrite([&](Tensors& values, std::map<std::string, Shape>& shapes) {
+      values[name] = std::vector<float>(static_cast<std::size_t>(shape.numel()), 0.5F), shapes[name] = shape;
+    });
+  };
+  add("bert.pooler.dense.weight", {hidden, hidden});
+  add("bert.pooler.dense.bias", {hidden});
+  EXPECT_EQ(error(), "");
+  EXPECT_EQ(imported(folder()).all_values(), usual.all_values());
+  EXPECT_EQ(warning(), folder().string() + " has a pooler (pooler.dense), which its class leaves out");
+  add("bert.pooler.other", {hidden});
+  expect_error("tensor \"bert.pooler.other\": the Megatron-BERT of config.json has none");
+}
+
 TEST_F(SpoiltTask, AHeadOfATaskMustBeWhole) {
   copy("bert_classes");
   rewrite([](Tensors& values, std::map<std::string, Shape>& shapes) {
