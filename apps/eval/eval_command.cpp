@@ -29,10 +29,12 @@ struct EvalOptions {
       format = "text";
   Index window = 0, stride = 0;  ///< 0: not given
   std::uint64_t max_line = data::kDefaultMaxLine;
+  EvalTask::Choice choice;
   bool resume = false;
 };
 
 eval::Task task_of(const EvalOptions& options) {
+  if (eval::choice_form_named(options.task)) return eval::Task::choice;
   if (options.task == "lambada") return eval::Task::lambada;
   if (options.task == "loss") return eval::Task::loss;
   return options.protocol == "harness" ? eval::Task::wikitext_harness : eval::Task::wikitext_paper;
@@ -49,6 +51,25 @@ void check_example_file(const EvalOptions& options, io::Fs& fs, Problems& proble
   else
     problems.require(options.resume || options.per_example.empty() || !fs.exists(options.per_example), "--per-example",
                      options.per_example, "exists already: go on with --resume, or name another file");
+}
+
+/// Rules of --labels, --shots and --shots-data.
+void check_choice_options(const EvalOptions& options, Problems& problems) {
+  const EvalTask::Choice& choice = options.choice;
+  problems.require(choice.labels.empty() || options.task == "piqa", "--labels", choice.labels,
+                   "is for --task piqa; leave it away");
+  if (!eval::choice_form_named(options.task)) {
+    problems.require(choice.shots == 0, "--shots", choice.shots, "is for tasks of multiple choice; leave it away");
+    problems.require(choice.shots_data.empty(), "--shots-data", choice.shots_data,
+                     "is for tasks of multiple choice; leave it away");
+    return;
+  }
+  problems.require(choice.shots == 0 || !choice.shots_data.empty(), "--shots", choice.shots,
+                   "needs --shots-data FILE with the examples");
+  problems.require(choice.shots > 0 || choice.shots_data.empty(), "--shots-data", choice.shots_data,
+                   "needs --shots N, the number of examples");
+  problems.require(choice.shots_data.empty() || choice.shots_data != options.data, "--shots-data", choice.shots_data,
+                   "is --data: must be another file, or a question would be its own example");
 }
 
 /// task_for() of a masked language model.
@@ -81,7 +102,9 @@ EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, i
                 .data = options.data,
                 .window = options.window,
                 .stride = options.stride,
-                .max_line = options.max_line};
+                .max_line = options.max_line,
+                .choice = options.choice};
+  if (const auto form = eval::choice_form_named(options.task)) task.choice.form = *form;
   if (task.window == 0) task.window = model.seq_len;
   const bool has_stride = slides(task.task);
   if (task.stride == 0) {
@@ -99,6 +122,7 @@ EvalTask task_for(const EvalOptions& options, const model::ModelConfig& model, i
                    "is for --task wikitext; leave it away");
   problems.require(options.overlap.empty() || options.task == "lambada", "--overlap", options.overlap,
                    "is for --task lambada, whose examples are documents: windows of other tasks join them");
+  check_choice_options(options, problems);
   check_example_file(options, fs, problems);
   problems.throw_if_any("eval");
   return task;
@@ -114,10 +138,11 @@ class Evaluation {
     job_.emplace(fs_, options_.model, launcher_,
                  [&](const InferenceJob& job) { task_ = task_for(options_, job.plan().model, *fs_); });
     JobShape needed = shape_of(job_->plan());
-    needed.facts.insert(needed.facts.end(), {{"--task", str(task_name(task_.task), ", ", protocol_name(task_.task))},
+    needed.facts.insert(needed.facts.end(), {{"--task", str(name(), ", ", protocol_name(task_.task))},
                                              {"--window", std::to_string(task_.window)},
                                              {"--stride", std::to_string(task_.stride)},
-                                             {"--batch", std::to_string(job_->batch())}});
+                                             {"--batch", std::to_string(job_->batch())},
+                                             {"--shots", std::to_string(task_.choice.shots)}});
     return needed;
   }
   void read() {
@@ -130,16 +155,24 @@ class Evaluation {
   }
   train::Facts found() const {
     train::Facts facts = job_->facts();
-    facts.emplace_back("--data", data_.checksum);
+    facts.emplace_back("--data", data_checksums());
     return facts;
   }
   void run(comm::World& world);
 
  private:
+  std::string_view name() const { return task_name(task_.task, task_.choice.form); }
+  std::string data_checksums() const {
+    std::string all = data_.checksum;
+    for (const EvalData::File& file : data_.more_files) all += str(", ", file.use, ' ', file.checksum);
+    return all;
+  }
   std::string identity(const std::string& digest) const {
-    return str(task_name(task_.task), ", ", protocol_name(task_.task), ", window ", task_.window, ", stride ",
-               task_.stride, ", data ", data_.checksum, ", model ", digest, ", ", job_->precision(), " on ",
-               name_of(job_->plan().device), is_masked() ? ", " + samples_text(job_->plan()) : "");
+    const Index shots = task_.choice.shots;
+    return str(name(), ", ", protocol_name(task_.task), ", window ", task_.window, ", stride ", task_.stride,
+               shots > 0 ? str(", shots ", shots) : "", ", data ", data_checksums(), ", model ", digest, ", ",
+               job_->precision(), " on ", name_of(job_->plan().device),
+               is_masked() ? ", " + samples_text(job_->plan()) : "");
   }
   bool is_masked() const { return task_.task == eval::Task::masked_loss; }
   eval::SamplesHaveOrder order() const {
@@ -153,6 +186,7 @@ class Evaluation {
   std::vector<eval::AskedResult> asked() const;
   eval::ExampleResult result_of(Index example, const eval::SampleNumbers& numbers) const;
   eval::Figures figures_of(const std::vector<eval::ExampleResult>& results) const {
+    if (task_.task == eval::Task::choice) return eval::choice_figures(data_.set, results);
     return is_masked() ? eval::masked_figures(results, order()) : eval::figures(task_.task, data_.set, results);
   }
   OverlapFigures overlap_figures(const std::vector<eval::ExampleResult>& results) const;
@@ -244,8 +278,10 @@ void Evaluation::run(comm::World& world) {
   });
   if (!first) return;
   EvalReport report{.task = task_.task,
+                    .form = task_.choice.form,
                     .data = task_.data,
                     .data_checksum = data_.checksum,
+                    .more_files = data_.more_files,
                     .checkpoint = job_->folder().string(),
                     .digest = digest,
                     .vocab_dir = options_.vocab_dir.empty() ? job_->vocab_dir() : options_.vocab_dir,
@@ -288,8 +324,8 @@ void check_scoring(const CLI::App& command, const EvalOptions& options, std::opt
 
 /// Throws ConfigError for options that the evaluation of a fine-tuned model does not take.
 void check_task_eval(const CLI::App& command, const EvalOptions& options, tasks::Task task) {
-  constexpr std::string_view kOthers[] = {"protocol", "window",  "stride",  "per-example",
-                                          "resume",   "overlap", "na-probs"};
+  constexpr std::string_view kOthers[] = {"protocol", "window",   "stride", "per-example", "resume",
+                                          "overlap",  "na-probs", "labels", "shots",       "shots-data"};
   Problems problems;
   problems.require(!options.model.checkpoint.empty(), "--task", options.task,
                    "needs a checkpoint that is fine-tuned on it, or --score FILE with predictions");
@@ -362,24 +398,36 @@ void add_eval(CLI::App& program) {
   const auto options = std::make_shared<EvalOptions>();
   CLI::App* command =
       program.add_subcommand("eval",
-                             "Measure a model: loss on a text, WikiText perplexity, LAMBADA accuracy; "
+                             "Measure a model: loss on a text, WikiText perplexity, LAMBADA accuracy, multiple choice; "
                              "on any grid; the score of a fine-tuned model. Or score predictions of MNLI, QQP, "
                              "SQuAD and RACE");
   add_model(*command, options->model)->required(false);  // --score takes none
   command
       ->add_option("--task", options->task,
-                   "loss, wikitext or lambada (docs/evaluation.md); of a fine-tuned model, or with --score, mnli, qqp, "
-                   "squad1, squad2 or race (docs/finetuning.md)")
+                   "loss, wikitext, lambada, or multiple choice: choice, hellaswag, arc, piqa or mmlu "
+                   "(docs/evaluation.md); of a fine-tuned model, or with --score, mnli, qqp, squad1, squad2 or race "
+                   "(docs/finetuning.md)")
       ->required()
-      ->check(CLI::IsMember({"loss", "wikitext", "lambada", "mnli", "qqp", "squad1", "squad2", "race"}));
+      ->check(CLI::IsMember({"loss", "wikitext", "lambada", "choice", "hellaswag", "arc", "piqa", "mmlu", "mnli", "qqp",
+                             "squad1", "squad2", "race"}));
   command
       ->add_option("--data", options->data,
                    "loss: a text, JSON lines or Parquet with \"text\", of BERT also a prefix of `data build "
                    "--sentences`; wikitext: wiki.test.tokens, or wiki.test.raw "
-                   "for the harness's protocol; lambada: JSON lines {\"text\"}; mnli, qqp: GLUE's .tsv or JSON lines; "
+                   "for the harness's protocol; lambada: JSON lines {\"text\"}; choice: JSON lines {\"question\", "
+                   "\"choices\", \"answer\"}; "
+                   "hellaswag, arc, piqa, mmlu: a file as published; mnli, qqp: GLUE's .tsv or JSON lines; "
                    "squad1, squad2: "
                    "SQuAD's JSON; race: a folder of RACE or JSON lines")
       ->required();
+  command->add_option("--labels", options->choice.labels,
+                      "piqa: the file of labels (default: NAME-labels.lst beside NAME.jsonl)");
+  command
+      ->add_option("--shots", options->choice.shots,
+                   "Multiple choice: examples with their answers before each question, the first of --shots-data")
+      ->check(between(0, 1000));
+  command->add_option("--shots-data", options->choice.shots_data,
+                      "A file of examples in the form of --data; of MMLU SUBJECT_dev.csv");
   command->add_option(
       "--score", options->score,
       "Score this file of predictions instead of a model: {ID: TEXT} for SQuAD, index<TAB>prediction for "

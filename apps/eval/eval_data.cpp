@@ -1,6 +1,7 @@
 #include "apps/eval/eval_data.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -132,6 +133,53 @@ eval::EvalSet loss_of_documents(io::Fs& fs, const EvalTask& task, const tokenize
   return bad.problems.empty() ? loss.finish(task.data, task.window, task.stride) : std::move(bad);
 }
 
+/// The texts of the files of a multiple-choice task, which are read as a whole.
+class ChoiceFiles {
+ public:
+  ChoiceFiles(io::Fs& fs, const EvalTask& task, EvalData& data) : fs_(fs), task_(task), data_(data) {}
+
+  /// PIQA's labels are in the file `labels`; if that is empty, in NAME-labels.lst beside NAME.jsonl, if it is there.
+  eval::ChoiceSource source(const std::string& file, std::string text, const std::string& labels) {
+    eval::ChoiceSource found{.data = {keep(std::move(text)), file}};
+    if (task_.choice.form != eval::ChoiceForm::piqa) return found;
+    const io::Path beside = io::Path(file).parent_path() / (io::Path(file).stem().string() + "-labels.lst");
+    const std::string name = !labels.empty() ? labels : fs_.exists(beside) ? beside.string() : "";
+    if (!name.empty()) found.labels = {keep(read("labels", "--labels", name)), keep(name)};
+    return found;
+  }
+  std::string read(const char* use, const char* option, const std::string& file) {
+    data::require_file(fs_, file, option);
+    const Scanned scanned = scan(fs_, file);
+    data_.more_files.push_back({use, file, scanned.checksum.hex()});
+    EvalTask other = task_;
+    other.data = file;
+    return read_whole(fs_, other, scanned);
+  }
+
+ private:
+  std::string_view keep(std::string text) { return kept_.emplace_back(std::move(text)); }
+
+  io::Fs& fs_;
+  const EvalTask& task_;
+  EvalData& data_;
+  std::deque<std::string> kept_;
+};
+
+EvalData read_choice_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer) {
+  data::require_file(fs, task.data, "--data");
+  const Scanned scanned = scan(fs, task.data);
+  EvalData data{.set = {}, .checksum = scanned.checksum.hex()};
+  ChoiceFiles files(fs, task, data);
+  const eval::ChoiceSource source = files.source(task.data, read_whole(fs, task, scanned), task.choice.labels);
+  eval::ChoiceShots shots{.count = task.choice.shots};
+  if (shots.count > 0) {
+    const std::string& file = task.choice.shots_data;
+    shots.source = files.source(file, files.read("shots_data", "--shots-data", file), "");
+  }
+  data.set = eval::choice_set(task.choice.form, source, tokenizer, task.window, shots);
+  return data;
+}
+
 eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer, const Scanned& scanned) {
   const data::CorpusFormat format = data::format_of(fs, task.data, data::CorpusFormat::by_name);
   if (task.task == eval::Task::loss)
@@ -152,18 +200,24 @@ eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenize
       return eval::lambada_set(source, tokenizer, task.window);
     case eval::Task::loss:
     case eval::Task::masked_loss:  // read_held_out()
+    case eval::Task::choice:       // read_choice_data()
       break;
   }
   throw InternalError("[read_eval_data] task: is none of those that there are");
 }
 
-}  // namespace
-
-EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer) {
+EvalData read_text_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer) {
   data::require_file(fs, task.data, "--data");
   data::refuse_table(task.data);
   const Scanned scanned = scan(fs, task.data);
-  EvalData data{.set = set_of(fs, task, tokenizer, scanned), .checksum = scanned.checksum.hex()};
+  return {.set = set_of(fs, task, tokenizer, scanned), .checksum = scanned.checksum.hex()};
+}
+
+}  // namespace
+
+EvalData read_eval_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer) {
+  EvalData data =
+      task.task == eval::Task::choice ? read_choice_data(fs, task, tokenizer) : read_text_data(fs, task, tokenizer);
   io::throw_file_problems(task.data, data.set.problems, data.set.more_problems);
   return data;
 }

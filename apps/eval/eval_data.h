@@ -4,6 +4,7 @@
 
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/data_config.h"
+#include "megalith/eval/choice_set.h"
 #include "megalith/eval/masked_samples.h"
 #include "megalith/io/fs.h"
 
@@ -15,12 +16,25 @@ struct EvalTask {
   std::string data;
   Index window = 1, stride = 1;
   std::uint64_t max_line = data::kDefaultMaxLine;
+  /// Of Task::choice.
+  struct Choice {
+    eval::ChoiceForm form = eval::ChoiceForm::choice;
+    std::string labels;  ///< piqa; empty: NAME-labels.lst beside the data, if it is there
+    Index shots = 0;
+    std::string shots_data;
+  };
+  Choice choice = {};
 };
 
 /// A file of a task, read and cut into passages.
 struct EvalData {
   eval::EvalSet set;     ///< of masked language models the counts and warnings alone
   std::string checksum;  ///< XXH3-128 of the unpacked text; for Parquet, of the file; HeldOutSamples: their fingerprint
+  /// Other files, by their use.
+  struct File {
+    std::string use, path, checksum;
+  };
+  std::vector<File> more_files = {};
   std::shared_ptr<const eval::HeldOutSamples> held_out = nullptr;  ///< of a masked language model
 };
 

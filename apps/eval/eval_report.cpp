@@ -107,7 +107,7 @@ std::string samples_text(const config::RunPlan& plan) {
              ", short_fraction ", exact(made.short_fraction), ", seed ", plan.train.seed);
 }
 
-std::string_view task_name(eval::Task task) {
+std::string_view task_name(eval::Task task, eval::ChoiceForm form) {
   switch (task) {
     case eval::Task::loss:
     case eval::Task::masked_loss:
@@ -117,6 +117,8 @@ std::string_view task_name(eval::Task task) {
       return "wikitext";
     case eval::Task::lambada:
       return "lambada";
+    case eval::Task::choice:
+      return eval::kChoiceForms[static_cast<std::size_t>(form)];
   }
   return "?";
 }
@@ -133,6 +135,8 @@ std::string_view protocol_name(eval::Task task) {
       return "harness";
     case eval::Task::lambada:
       return "last word";
+    case eval::Task::choice:
+      return "lm-evaluation-harness";
   }
   return "?";
 }
@@ -158,10 +162,12 @@ std::vector<std::string> figure_warnings(const EvalReport& report) {
 std::string report_text(const EvalReport& report) {
   std::string text;
   add_line(text, "task",
-           str(task_name(report.task), ", protocol ", protocol_name(report.task), ", window ", report.window,
-               report.stride > 0 ? str(", stride ", report.stride) : ""));
+           str(task_name(report.task, report.form), ", protocol ", protocol_name(report.task), ", window ",
+               report.window, report.stride > 0 ? str(", stride ", report.stride) : ""));
   if (report.task == eval::Task::masked_loss) add_line(text, "samples", samples_text(report.plan));
   add_line(text, "data", str(report.data, " (", report.data_checksum, ")"));
+  for (const EvalData::File& file : report.more_files)
+    add_line(text, file.use, str(file.path, " (", file.checksum, ")"));
   add_line(text, "checkpoint", str(report.checkpoint, " (", report.digest, ")"));
   add_line(text, "tokenizer",
            str(report.plan.data.tokenizer, report.vocab_dir.empty() ? "" : str(" (", report.vocab_dir, ")")));
@@ -184,7 +190,7 @@ std::string report_text(const EvalReport& report) {
 
 std::string report_json(const EvalReport& report) {
   const model::ModelConfig& model = report.plan.model;
-  nlohmann::ordered_json json = {{"task", task_name(report.task)},
+  nlohmann::ordered_json json = {{"task", task_name(report.task, report.form)},
                                  {"protocol", protocol_name(report.task)},
                                  {"window", report.window},
                                  {"data", data_json(report)},
@@ -198,6 +204,8 @@ std::string report_json(const EvalReport& report) {
                                  {"seconds", report.seconds},
                                  {"tokens_per_second", tokens_per_second(report)},
                                  {"resumed_examples", report.resumed_examples}};
+  for (const EvalData::File& file : report.more_files)
+    json[file.use] = {{"file", file.path}, {"xxh3_128", file.checksum}};
   if (report.task == eval::Task::masked_loss) json["samples"] = samples_json(report.plan);
   if (report.stride > 0) json["stride"] = report.stride;
   for (const auto& [owner, bytes] : report.memory) json["memory_bytes"][owner] = bytes;

@@ -3,7 +3,9 @@
 #include <string>
 
 #include "megalith/config/run_plan.h"
-#include "megalith/eval/figures.h"
+#include "megalith/eval/choice_set.h"
+
+#include "apps/eval/eval_data.h"
 
 namespace megalith::apps {
 
@@ -17,7 +19,9 @@ struct OverlapFigures {
 /// The content of a report of an evaluation.
 struct EvalReport {
   eval::Task task = eval::Task::loss;
+  eval::ChoiceForm form = eval::ChoiceForm::choice;  ///< of Task::choice
   std::string data, data_checksum;
+  std::vector<EvalData::File> more_files = {};
   std::string checkpoint, digest;
   std::string vocab_dir;  ///< of the tokenizer; empty: it has no files, or those of the program
   const config::RunPlan& plan;
@@ -32,8 +36,9 @@ struct EvalReport {
   std::optional<OverlapFigures> overlap = {};
 };
 
-/// "wikitext", and its protocol: "paper", "harness"; for others "windows" and "last word".
-std::string_view task_name(eval::Task task);
+/// "wikitext", and its protocol: "paper", "harness"; for others "windows", "last word" and, of multiple choice, whose
+/// name is that of the form, "lm-evaluation-harness".
+std::string_view task_name(eval::Task task, eval::ChoiceForm form);
 std::string_view protocol_name(eval::Task task);
 
 /// How samples of a masked language model are made.

@@ -20,19 +20,6 @@ Index line_of(std::string_view text, std::size_t offset) {
   return 1 + std::ranges::count(text.substr(0, offset), '\n');
 }
 
-/// Whether a text can be tokenised. If not, adds the reason to the problems.
-bool is_usable(const SourceText& source, EvalSet& set) {
-  if (strip(source.text).empty()) {
-    set.refuse(str("[", source.file, "] is empty: must hold text; is it the right file?"));
-    return false;
-  }
-  const std::size_t good = valid_utf8_prefix(source.text);
-  if (good == source.text.size()) return true;
-  set.refuse(str("[", source.file, "] line ", line_of(source.text, good), ", byte ", good,
-                 " of the file: must be UTF-8; convert the file, as by iconv"));
-  return false;
-}
-
 /// Adds a text's windows. A text of one token has none.
 void add_windows(EvalSet& set, std::vector<std::int32_t> ids, const std::vector<Window>& windows) {
   const std::vector<std::int32_t>& kept = set.texts.emplace_back(std::move(ids));
@@ -67,7 +54,7 @@ bool is_tokenized(std::string_view text) {
 
 /// The rules of both protocols.
 bool is_wikitext(const SourceText& source, EvalSet& set) {
-  if (!is_usable(source, set)) return false;
+  if (!is_usable_text(source, set)) return false;
   if (source.text.starts_with("\xef\xbb\xbf")) {
     set.refuse(str("[", source.file,
                    "] line 1: begins with a byte-order mark: must be WikiText as published, without "
@@ -128,6 +115,18 @@ void EvalSet::refuse(std::string problem) {
     problems.push_back(std::move(problem));
   else
     ++more_problems;
+}
+
+bool is_usable_text(const SourceText& source, EvalSet& set) {
+  if (strip(source.text).empty()) {
+    set.refuse(str("[", source.file, "] is empty: must hold text; is it the right file?"));
+    return false;
+  }
+  const std::size_t good = valid_utf8_prefix(source.text);
+  if (good == source.text.size()) return true;
+  set.refuse(str("[", source.file, "] line ", line_of(source.text, good), ", byte ", good,
+                 " of the file: must be UTF-8; convert the file, as by iconv"));
+  return false;
 }
 
 EvalSet wikitext_paper_set(const SourceText& source, const tokenizer::Tokenizer& tokenizer, Index window,
@@ -237,14 +236,14 @@ EvalSet loss_set(const std::vector<SourceText>& documents, const tokenizer::Toke
   EvalSet set;
   LossText text(tokenizer);
   for (const SourceText& document : documents)
-    if (is_usable(document, set)) text.add(document.text);
+    if (is_usable_text(document, set)) text.add(document.text);
   if (!set.problems.empty()) return set;
   return text.finish(documents.empty() ? "--data" : documents.front().file, window, stride);
 }
 
 EvalSet lambada_set(const SourceText& lines, const tokenizer::Tokenizer& tokenizer, Index window) {
   EvalSet set;
-  if (!is_usable(lines, set)) return set;
+  if (!is_usable_text(lines, set)) return set;
   data::JsonText json("text", {}, kLineFix);
   std::map<Index, Index> by_targets;
   std::vector<Index> firsts;

@@ -22,6 +22,12 @@ inline constexpr const char* kLineFix = "a line is {\"text\": \"...\"}";
 struct EvalSet {
   std::vector<std::vector<std::int32_t>> texts;  ///< ids, which the passages are parts of
   std::vector<Passage> passages;
+  /// A multiple-choice question, whose choices are passages, one after another.
+  struct Question {
+    std::size_t answer = 0;
+    std::vector<Index> characters, bytes;  ///< by choice: lengths of its text
+  };
+  std::vector<Question> questions;
   /// By name, in the order of reports: "windows", "targets", ...
   std::vector<std::pair<std::string, Index>> counts;
   /// Broken rules of the data, each with file, line and fix; then there may be no passages. The first of them, and how
@@ -38,6 +44,9 @@ struct EvalSet {
   Index targets() const;
   void refuse(std::string problem);
 };
+
+/// Whether a text can be tokenised: it is UTF-8 and not blank. If not, adds the reason to the problems.
+bool is_usable_text(const SourceText& source, EvalSet& set);
 
 // Each makes the set of a task. `window`: inputs of a pass. Texts must be UTF-8 and give two tokens or more, else there
 // are problems. The tokenizer must be usable for texts (Tokenizer::encode).

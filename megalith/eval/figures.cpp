@@ -62,6 +62,7 @@ Figures figures(Task task, const EvalSet& set, std::span<const ExampleResult> re
     case Task::lambada:
       return lambada_figures(results, loss);
     case Task::masked_loss:  // masked_figures()
+    case Task::choice:       // choice_figures()
       break;
   }
   throw InternalError("[figures] task: is none of those that there are");

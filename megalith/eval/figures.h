@@ -11,7 +11,7 @@
 namespace megalith::eval {
 
 /// How a set is judged.
-enum class Task : std::uint8_t { loss, wikitext_paper, wikitext_harness, lambada, masked_loss };
+enum class Task : std::uint8_t { loss, wikitext_paper, wikitext_harness, lambada, masked_loss, choice };
 
 /// What is kept of a passage.
 struct ExampleResult {
@@ -37,7 +37,7 @@ using Figures = std::vector<std::pair<std::string, double>>;
 ///                     bits_per_byte L / (bytes ln 2)
 ///   lambada           accuracy, correct, perplexity exp(L / examples), and correct_of_N for every number N of target
 ///                     tokens that occurs; of lambada alone also from the results of some of the passages
-/// Throws InternalError for masked_loss.
+/// Throws InternalError for masked_loss, and for choice, whose figures are choice_figures().
 Figures figures(Task task, const EvalSet& set, std::span<const ExampleResult> results);
 
 /// Whether samples of a masked language model are two segments in some order.
