@@ -106,7 +106,9 @@ void AllToAllDispatcher::group_rows(Exec& ex, Index arrive, Saved& kept) const {
 }
 
 void AllToAllDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
-  if (ex.recording() || kept.padded > 0) return;
+  if (kept.padded > 0) return;
+  if (copies_.wait == point) HostNumbers::keep_until_here(ex, kept.all_counts);
+  if (ex.recording()) return;
   if (copies_.issue == point) kept.on_host.copy(ex, kept.all_counts);
   if (copies_.wait == point) set_sizes(kept.on_host.wait(experts_.dispatch()), kept);
 }

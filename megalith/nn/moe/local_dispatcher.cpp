@@ -37,7 +37,9 @@ void LocalDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher
 
 void LocalDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
   const bool host_reads = ex.device() != Device::cpu && kept.groups.host.begin != kept.constants.data();
-  if (ex.recording() || !host_reads) return;
+  if (!host_reads) return;
+  if (copies_.issue && copies_.wait == point) HostNumbers::keep_until_here(ex, kept.table);
+  if (ex.recording()) return;
   if (copies_.issue == point) kept.on_host.copy(ex, kept.table);
   if (copies_.issue && copies_.wait == point) kept.groups.host = ops::HostGroups(kept.on_host.wait(alone_));
 }

@@ -56,7 +56,9 @@ void PeerDispatcher::preprocess(Exec& ex, const RoutedPairs& routed, Dispatcher:
 void PeerDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
   ops::GroupRows& groups = kept.plan.groups;
   const bool host_reads = ex.device() != Device::cpu && groups.host.begin != kept.constants.data();
-  if (ex.recording() || !host_reads) return;
+  if (!host_reads) return;
+  if (copies_.issue && copies_.wait == point) HostNumbers::keep_until_here(ex, kept.table);
+  if (ex.recording()) return;
   if (copies_.issue == point) kept.on_host.copy(ex, kept.table);
   if (copies_.issue && copies_.wait == point) groups.host = ops::HostGroups(kept.on_host.wait(experts_.dispatch()));
 }
