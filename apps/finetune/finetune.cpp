@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -54,7 +55,11 @@ class Finetune {
   /// That which is stored, else computed.
   RunScore score_of(const TunedPoint& point, const ScoredFile& file);
   RunScore evaluate(const TunedPoint& point, const ScoredFile& file) const;
-  void train(const TunedPoint& point) const;
+  /// The error of a loss or a gradient that was not finite; "" else.
+  std::string train(const TunedPoint& point) const;
+  /// Where that error is kept.
+  io::Path not_finite_file(const TunedPoint& point) const { return folder(point) / "not_finite.txt"; }
+  void search(FinetuneReport& report);
   std::vector<FileScore> ensemble_scores(const std::vector<TunedPoint>& points, const std::vector<ScoredFile>& files);
   void note_run(const TunedPoint& point, bool is_done);
   std::vector<ScoredFile> open_files(const char* name, const std::vector<std::string>& paths) const;
@@ -150,13 +155,19 @@ void Finetune::note_run(const TunedPoint& point, bool is_done) {
   log::info(str("run ", runs_noted_, " of ", job_.runs(), ": ", point.name(), is_done ? ", done before" : ""));
 }
 
-void Finetune::train(const TunedPoint& point) const {
+std::string Finetune::train(const TunedPoint& point) const {
   TrainRequest request{.recipe = options_.recipe, .out = folder(point).string(), .resume = train::Resume::automatic};
   const std::vector<std::string> settings = point.settings();
   request.recipe.settings.insert(request.recipe.settings.end(), settings.begin(), settings.end());
-  if (run_train(request) == train::Outcome::stopped) throw_stopped(stop_signal());
+  std::string not_finite;
+  try {
+    if (run_train(request) == train::Outcome::stopped) throw_stopped(stop_signal());
+  } catch (const NonFiniteError& error) {
+    not_finite = error.what();
+  }
   expect_next_run(kGoOn);
   require_not_stopped();
+  return not_finite;
 }
 
 RunScore Finetune::evaluate(const TunedPoint& point, const ScoredFile& file) const {
@@ -199,11 +210,20 @@ RunScore Finetune::score_of(const TunedPoint& point, const ScoredFile& file) {
 }
 
 TunedRun Finetune::tuned(const TunedPoint& point) {
-  const bool is_done = fs_->exists(place(point, dev_.front()).json());  // written when training is done
-  note_run(point, is_done);
-  if (!is_done) train(point);
   TunedRun run{
       .name = point.name(), .lr = point.lr, .batch = point.batch, .seed = static_cast<std::uint64_t>(point.seed)};
+  const io::Path not_finite = not_finite_file(point);
+  if (fs_->exists(not_finite)) run.not_finite = fs_->map(not_finite).text();
+  const bool is_scored = fs_->exists(place(point, dev_.front()).json());  // written when training is done
+  note_run(point, is_scored || !run.not_finite.empty());
+  if (!is_scored && run.not_finite.empty()) {
+    run.not_finite = train(point);
+    if (!run.not_finite.empty()) io::publish_file(*fs_, not_finite, run.not_finite);
+  }
+  if (!run.not_finite.empty()) {
+    log::warning(str(run.name, ": ", run.not_finite));
+    return run;
+  }
   for (const ScoredFile& file : dev_) {
     RunScore found = score_of(point, file);
     run.digest = found.digest;
@@ -251,21 +271,36 @@ void Finetune::print_summary(const FinetuneReport& report) const {
   print_report(text);
 }
 
+void Finetune::search(FinetuneReport& report) {
+  std::vector<double> scores;
+  for (const TunedPoint& point : job_.search) {
+    report.search.push_back(tuned(point));
+    const TunedRun& run = report.search.back();
+    scores.push_back(run.not_finite.empty() ? run.score : -std::numeric_limits<double>::infinity());
+  }
+  report.best = tasks::best_run(scores);
+  const TunedRun& best = report.search[report.best];
+  if (!best.not_finite.empty())
+    throw NonFiniteError(str(best.name, ": ", best.not_finite,
+                             ". No other run of the search has a score: give --lr "
+                             "a lower rate"));
+}
+
 void Finetune::run() {
   open_data();
   const io::RunLock lock = io::RunLock::take(job_.out, "finetune.lock");
   require_same_runs();
   FinetuneReport report{.task = job_.task, .recipe = options_.recipe.file, .inference = {}};
-  std::vector<double> scores;
-  for (const TunedPoint& point : job_.search) {
-    report.search.push_back(tuned(point));
-    scores.push_back(report.search.back().score);
-  }
-  report.best = tasks::best_run(scores);
+  search(report);
   const std::vector<TunedPoint> points = job_.seeds_of(job_.search[report.best]);
   report.seeds = {report.search[report.best]};
-  for (std::size_t i = 1; i < points.size(); ++i) report.seeds.push_back(tuned(points[i]));
-  scores.clear();
+  for (std::size_t i = 1; i < points.size(); ++i) {
+    report.seeds.push_back(tuned(points[i]));
+    const TunedRun& run = report.seeds.back();
+    if (!run.not_finite.empty())
+      throw NonFiniteError(str(run.name, ": ", run.not_finite, ". A median needs all seeds: leave this rate out"));
+  }
+  std::vector<double> scores;
   for (const TunedRun& run : report.seeds) scores.push_back(run.score);
   report.median = tasks::median_run(scores);
   for (const ScoredFile& file : test_) report.test.push_back(score_of(points[report.median], file).score);

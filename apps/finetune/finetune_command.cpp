@@ -17,7 +17,8 @@ void run_finetune(const FinetuneOptions& options) {
   if (launcher.processes > 0) {
     throw ConfigError(str("finetune: a launcher started ", launcher.processes,
                           launcher.processes == 1 ? " process" : " processes",
-                          ": ranks are threads of one process (--ranks); start it without mpirun or srun"));
+                          ": ranks are threads of one process (--ranks); start it without mpirun or srun. It takes "
+                          "runs that `train` made under a launcher in OUT/runs (docs/finetuning.md)"));
   }
   catch_stop_signals(-1);
   finetune(plan_finetune(*rank_fs(0), options), options);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "megalith/base/error.h"
+#include "megalith/base/listed_problems.h"
 #include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
@@ -66,16 +67,11 @@ void check_recipe(const config::RunConfig& asked, Problems& problems) {
                    asked.checkpoint.dir.value_or(""), "does not go with `finetune`: runs lie in OUT/runs; remove it");
 }
 
-/// The lines of a ConfigError below its first one.
-void add_lines(const std::string& text, std::vector<std::string>& lines) {
-  std::istringstream all(text);
-  std::string line;
-  std::getline(all, line);
-  if (all.eof()) lines.push_back(line);
-  while (std::getline(all, line)) {
-    line.erase(0, line.find_first_not_of(' '));
+/// Adds what an error lists, each problem once.
+void add_problems(const ConfigError& error, std::vector<std::string>& lines) {
+  const auto* const listed = dynamic_cast<const ListedProblems*>(&error);
+  for (const std::string& line : listed != nullptr ? listed->lines() : std::vector<std::string>{error.what()})
     if (std::ranges::find(lines, line) == lines.end()) lines.push_back(line);
-  }
 }
 
 /// Those of the first point. Throws ConfigError with the problems of all points, each once.
@@ -91,7 +87,7 @@ config::RunPlan resolve_all(io::Fs& fs, const config::RunConfig& asked, int rank
       config::RunPlan plan = config::resolve(one, ranks, count_ids(fs));
       if (!first) first = std::move(plan);
     } catch (const ConfigError& error) {
-      add_lines(error.what(), lines);
+      add_problems(error, lines);
     }
   }
   Problems problems;

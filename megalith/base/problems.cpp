@@ -1,6 +1,6 @@
 #include "megalith/base/problems.h"
 
-#include "megalith/base/error.h"
+#include "megalith/base/listed_problems.h"
 
 namespace megalith {
 
@@ -18,7 +18,7 @@ void Problems::throw_if_any(std::string_view source) const {
   if (empty()) return;
   std::string text = str(source, ": ", lines_.size(), lines_.size() == 1 ? " problem" : " problems");
   for (const std::string& line : lines_) text += "\n  " + line;
-  throw ConfigError(text);
+  throw ListedProblems(text, lines_);
 }
 
 }  // namespace megalith

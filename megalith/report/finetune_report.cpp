@@ -37,8 +37,14 @@ OrderedJson json_of_files(tasks::Task task, const std::vector<FileScore>& scores
 }
 
 OrderedJson json_of_run(const TunedRun& run) {
-  return {{"run", run.name},  {"lr", run.lr},         {"batch", run.batch},
-          {"seed", run.seed}, {"digest", run.digest}, {"dev_score", run.score}};
+  OrderedJson json = {{"run", run.name}, {"lr", run.lr}, {"batch", run.batch}, {"seed", run.seed}};
+  if (!run.not_finite.empty()) {
+    json["not_finite"] = run.not_finite;
+    return json;
+  }
+  json["digest"] = run.digest;
+  json["dev_score"] = run.score;
+  return json;
 }
 
 OrderedJson report_tree(const FinetuneReport& report) {
@@ -81,8 +87,11 @@ std::string run_rows(tasks::Task task, const std::vector<TunedRun>& runs, std::s
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const TunedRun& run = runs[i];
     text += str("| ", run.name, " | ", exact(run.lr), " | ", run.batch, " | ", run.seed, " | ",
-                percent_text(task, run.score), " | ", i == chosen ? mark : "", " |\n");
+                run.not_finite.empty() ? percent_text(task, run.score) : "not finite", " | ", i == chosen ? mark : "",
+                " |\n");
   }
+  for (const TunedRun& run : runs)
+    if (!run.not_finite.empty()) text += str("\n", run.name, ": ", run.not_finite, ".\n");
   return text;
 }
 

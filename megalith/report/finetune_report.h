@@ -34,6 +34,7 @@ struct TunedRun {
   double lr = 0;
   Index batch = 0;
   std::uint64_t seed = 0;
+  std::string not_finite = {};      ///< where its loss or a gradient was not finite: it has no score; else empty
   std::string digest = {};          ///< of its last checkpoint
   std::vector<FileScore> dev = {};  ///< of the files of data.valid
   double score = 0;                 ///< dev_score()

@@ -184,6 +184,52 @@ TEST_F(FinetuneCommand, ARestartRunsOnlyWhatIsMissing) {
   EXPECT_THAT(other.err, HasSubstr("the samples of data.train = "));
 }
 
+// A rate that breaks the model is named; the others go on. A restart does not train it again.
+TEST_F(FinetuneCommand, ARateWithoutFiniteNumbersIsNamedAndTheSearchGoesOn) {
+  pretrain();
+  const std::string more = "--seeds 1 --lr 1e38,5e-3 --set optimizer.clip=0";
+  const auto run = [&](const std::string& name, const std::string& options) {
+    return run_shell("megalith finetune " + out("mnli.toml") + " --out " + out(name) + " " + options);
+  };
+  const Finished whole = run("broken", more);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_THAT(whole.err, HasSubstr("[warning] lr_1e+38_batch_8_seed_1234: "));
+  const json report = json::parse(report_of("broken"));
+  const json& broken = report.at("search")[0];
+  EXPECT_EQ(broken.at("run"), "lr_1e+38_batch_8_seed_1234");
+  EXPECT_THAT(broken.at("not_finite").get<std::string>(), HasSubstr("must be finite"));
+  EXPECT_FALSE(broken.contains("dev_score"));
+  EXPECT_EQ(report.at("best").at("lr"), 5e-3);
+  EXPECT_EQ(report.at("median").at("run"), "lr_0.005_batch_8_seed_1234");
+  EXPECT_THAT(read_all(out("broken/report.md")),
+              HasSubstr("| lr_1e+38_batch_8_seed_1234 | 1e+38 | 8 | 1234 | not finite |  |\n"));
+
+  const std::string page = report_of("broken");
+  const Finished again = run("broken", more);
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.err, HasSubstr("run 1 of 2: lr_1e+38_batch_8_seed_1234, done before"));
+  EXPECT_THAT(again.err, Not(HasSubstr("model 2 layers"))) << "no training";
+  EXPECT_EQ(report_of("broken"), page);
+
+  const Finished none = run("none", "--seeds 1 --lr 1e38 --set optimizer.clip=0");
+  EXPECT_EQ(none.code, 73) << none.err;
+  EXPECT_THAT(none.err, HasSubstr("No other run of the search has a score: give --lr a lower rate"));
+  EXPECT_FALSE(std::filesystem::exists(out("none/report.json")));
+}
+
+// On ranks that one process cannot have, a run may be trained by `train` in its folder.
+TEST_F(FinetuneCommand, TakesARunThatTrainMadeInItsFolder) {
+  pretrain();
+  const std::string more = "--set train.seed=1234 ", folder = "mixed/runs/lr_0.005_batch_8_seed_1234";
+  const Finished whole = run_shell("megalith finetune " + out("mnli.toml") + " --seeds 1 --out " + out("whole"));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  ASSERT_EQ(finetune(folder, more).code, 0);
+  const Finished mixed = run_shell("megalith finetune " + out("mnli.toml") + " --seeds 1 --out " + out("mixed"));
+  ASSERT_EQ(mixed.code, 0) << mixed.err;
+  EXPECT_THAT(mixed.err, Not(HasSubstr("step 1/")));
+  EXPECT_EQ(report_of("mixed"), report_of("whole"));
+}
+
 TEST_F(FinetuneCommand, AKilledOneGivesTheSameReport) {
   pretrain();
   const std::string more = "--set checkpoint.interval=2 ";
@@ -234,6 +280,8 @@ TEST_F(FinetuneCommand, AllProblemsAreNamedAtOnce) {
            "--ensemble = true: needs --seeds above 1", "data.valid is not set: its score chooses the runs",
            "checkpoint.dir = c: does not go with `finetune`", "train.global_batch"});
   refused(64, "--batch 8,9", {"train.global_batch = 9"});
+  refused(64, "--lr 1e-5,2e-5 --batch 9 --set train.gemm=x",
+          {"mnli.toml: 2 problems\n  train.", "train.global_batch = 9"});
   refused(64, "--set 'data.valid=[\"a.tsv\",\"b.tsv\"]'",
           {"data.valid = 2 files: must name at most one matched and one "
            "mismatched set"});
@@ -245,7 +293,7 @@ TEST_F(FinetuneCommand, AllProblemsAreNamedAtOnce) {
   const Finished launched =
       run_shell("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 megalith finetune " + out("mnli.toml"));
   EXPECT_EQ(launched.code, 64);
-  EXPECT_THAT(launched.err, HasSubstr("start it without mpirun or srun"));
+  EXPECT_THAT(launched.err, HasSubstr("start it without mpirun or srun. It takes runs that `train` made"));
 }
 
 TEST_F(FinetuneCommand, TrainingRefusesATestSet) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/base/listed_problems.h"
 
 namespace megalith {
 namespace {
@@ -19,6 +20,18 @@ TEST(Problems, ReportsEveryBrokenRuleAtOnce) {
                  "a.toml: 3 problems\n  parallel.tp = 0: must be at least 1\n  parallel.cp = -1: must be at least 1\n"
                  "  parallel.tp = 3: must divide model.num_heads = 16");
     EXPECT_EQ(error.code(), ExitCode::usage);
+  }
+}
+
+TEST(Problems, TheErrorHasItsLinesApart) {
+  Problems problems;
+  problems.add_line("data.train = x: must be text\n  not a folder");
+  problems.add("train.steps", 0, "must be at least 1");
+  try {
+    problems.throw_if_any("a.toml");
+    FAIL() << "nothing was thrown";
+  } catch (const ListedProblems& error) {
+    EXPECT_EQ(error.lines(), problems.lines());
   }
 }
 
