@@ -1,4 +1,7 @@
+#include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +43,7 @@ class ChoiceProgram : public Program {
 };
 
 TEST_F(ChoiceProgram, FormsHaveTheNumbersOfTheHarness) {
-  const nlohmann::json cases = nlohmann::json::parse(support::read_all(kChoiceData + "expected.json"));
+  const nlohmann::json cases = nlohmann::json::parse(read_all(kChoiceData + "expected.json"));
   ASSERT_EQ(cases.size(), 7u);
   for (const nlohmann::json& one : cases) {
     const std::string options = choice_task(one.at("task"), one.at("shots")), lines = out("lines.jsonl");
