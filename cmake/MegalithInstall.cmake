@@ -26,6 +26,15 @@ else()
   endif()
 endif()
 
+if(MEGALITH_LIBRARY)  # python/megalith looks for it in lib beside the program's bin
+  set_target_properties(libmegalith PROPERTIES INSTALL_RPATH "$ORIGIN/megalith")
+  if(MEGALITH_BUNDLE)
+    target_link_options(libmegalith PRIVATE -Wl,--disable-new-dtags)
+  endif()
+  install(TARGETS libmegalith LIBRARY DESTINATION lib)
+  install(FILES ${PROJECT_SOURCE_DIR}/include/megalith.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+endif()
+
 set(CPACK_PACKAGE_NAME megalith)
 set(CPACK_PACKAGE_VENDOR megalith)
 set(CPACK_PACKAGE_CONTACT "The authors of megalith")

@@ -54,6 +54,15 @@ function(megalith_unity target files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${MEGALITH_UNITY} UNITY_BUILD_BATCH_SIZE ${files})
 endfunction()
 
+# megalith_shareable(target): its code can be a part of libmegalith. No function is replaced at load time, so that they
+# are inlined as in the program.
+function(megalith_shareable target)
+  if(MEGALITH_LIBRARY)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-semantic-interposition>)
+  endif()
+endfunction()
+
 # megalith_library(ops SOURCES a.cpp ... DEPS tensor ... [LIBRARIES PkgConfig::PCRE2 ...])
 # One target per folder. DEPS are megalith folders, LIBRARIES are private third-party targets.
 function(megalith_library name)
@@ -62,6 +71,7 @@ function(megalith_library name)
   add_library(megalith::${name} ALIAS megalith_${name})
   target_link_libraries(megalith_${name} PUBLIC megalith_flags PRIVATE ${ARG_LIBRARIES})
   megalith_unity(megalith_${name} 16)
+  megalith_shareable(megalith_${name})
   foreach(dep IN LISTS ARG_DEPS)
     target_link_libraries(megalith_${name} PUBLIC megalith::${dep})
   endforeach()
