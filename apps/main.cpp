@@ -218,6 +218,10 @@ constexpr CommandExample kExamples[] = {
     {"recipe", "recipes/demo.toml --set train.steps=100"},
     {"checkpoint info", "out/demo"},
     {"checkpoint verify", "out/demo"},
+    {"checkpoint diff", "out/a out/b --within 1e-6"},
+    {"checkpoint average", "out/demo/checkpoints/step_00000100 out/demo/checkpoints/step_00000200 --out out/mean"},
+    {"checkpoint prune", "out/demo --keep 3 --every 1000 --dry-run"},
+    {"checkpoint reshard", "out/demo --grid 'tp=2 pp=2' --out out/demo-tp2"},
     {"checkpoint import-hf", "hf/gpt2 --out out/gpt2"},
     {"checkpoint export-hf", "out/demo --out hf/demo"},
     {"groups", "--world-size 16 --tp 4 --pp 2"},
@@ -272,6 +276,17 @@ int refuse(const Launcher& launcher, const std::string& errors, const std::strin
   return static_cast<int>(ExitCode::usage);
 }
 
+/// The exit code of a command that does not fail.
+template <class Command>
+int code_of_result(Command&& command) {
+  try {
+    command();
+  } catch (const Differs&) {
+    return Differs::kExitCode;
+  }
+  return 0;
+}
+
 /// Parses and runs a command. Only it and refuse() print errors.
 int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& launcher) {
   if (const std::string unknown = unknown_command(program, arguments); !unknown.empty())
@@ -287,9 +302,9 @@ int run(CLI::App& program, std::vector<std::string> arguments, const Launcher& l
   keep_brackets(program, arguments);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 expects the last one first
   try {
-    program.parse(std::move(arguments));
+    const int code = code_of_result([&] { program.parse(std::move(arguments)); });
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw IoError("standard output: cannot be written");
-    return 0;
+    return code;
   } catch (const CLI::Success& asked) {  // help or the version
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {

@@ -15,6 +15,7 @@
 #include "megalith/io/save_protocol.h"
 
 #include "apps/checkpoint/checkpoint_folder.h"
+#include "apps/checkpoint/checkpoint_tools.h"
 #include "apps/program/command.h"
 
 namespace megalith::apps {
@@ -137,10 +138,15 @@ void add_leaf(CLI::App& parent, const char* name, const char* help, void (*run)(
 }  // namespace
 
 void add_checkpoint(CLI::App& program) {
-  CLI::App* const command = program.add_subcommand("checkpoint", "Look into checkpoints and check them");
+  CLI::App* const command =
+      program.add_subcommand("checkpoint", "Look into checkpoints, check, compare and rewrite them");
   command->require_subcommand(1);
   add_leaf(*command, "info", "Print what a checkpoint holds", info);
   add_leaf(*command, "verify", "Read every byte and compare it with the checksums and the state digest", verify);
+  add_checkpoint_diff(*command);
+  add_checkpoint_average(*command);
+  add_checkpoint_prune(*command);
+  add_checkpoint_reshard(*command);
   add_hugging_face(*command);
 }
 

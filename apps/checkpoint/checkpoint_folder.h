@@ -3,6 +3,10 @@
 
 namespace megalith::apps {
 
+/// The folder of step folders for a path from the user: OUT of a run, whose recipe may name it, or that folder itself.
+/// Throws InputError if there is no such folder, CheckpointError if it has no checkpoint.
+io::Path steps_folder(io::Fs& fs, const io::Path& given);
+
 /// The checkpoint for a path from the user: a step folder itself, or the newest one in a folder of steps, or in the OUT
 /// of a run, whose recipe names the folder of steps. With OnCorrupt::previous, damaged checkpoints and those of
 /// `unusable` are skipped with a warning. With OnCorrupt::fail the newest is returned as it is. Throws InputError if

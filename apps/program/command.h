@@ -7,6 +7,11 @@
 
 namespace megalith::apps {
 
+/// Thrown by a command that has compared two things, and has printed how they differ: no error.
+struct Differs {
+  static constexpr int kExitCode = 1;
+};
+
 // Each adds one subcommand to the program. Its callback prints results on standard output and throws megalith::Error
 // on failure. Only main prints errors and chooses the exit code. Long options accept '-' and '_' alike (main replaces
 // '_').

@@ -1,6 +1,7 @@
 #include "megalith/checkpoint/choose.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -60,22 +61,45 @@ Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt,
   throw CheckpointError(CheckpointError::Kind::none_valid, text);
 }
 
-Pruned prune(io::Fs& fs, const io::Path& root, int keep, std::vector<io::StepFolder>& verified) {
-  Pruned pruned;
+std::vector<PruneStep> plan_prune(io::Fs& fs, const io::Path& root, const KeepRule& rule,
+                                  std::vector<io::StepFolder>& verified) {
+  std::vector<PruneStep> steps;
   std::vector<io::StepFolder> valid;
   for (const io::StepFolder& folder : io::published(fs, root)) {
-    if (static_cast<int>(valid.size()) < std::max(keep, 2)) {
+    const io::Path path = root / folder.name();
+    Fate fate = Fate::removed;
+    if (static_cast<int>(valid.size()) < std::max(rule.newest, 1)) {
       const auto look = std::ranges::find(verified, folder) == verified.end() ? Look::contents : Look::sizes;
-      if (is_valid(fs, root / folder.name(), look)) valid.push_back(folder);
-    } else if (!has_known_manifest(fs, root / folder.name())) {
-      pruned.kept_unread.push_back(folder);
-    } else if (io::remove_published(fs, root, folder).empty()) {
-      pruned.removed.push_back(folder);
-    } else {
-      pruned.kept_foreign.push_back(folder);
+      fate = is_valid(fs, path, look) ? Fate::newest : Fate::damaged;
+      if (fate == Fate::newest) valid.push_back(folder);
+    } else if (rule.every > 0 && folder.step % rule.every == 0) {
+      fate = Fate::every;
+    } else if (!has_known_manifest(fs, path)) {
+      fate = Fate::unread;
+    } else if (!io::foreign_files(fs, path).empty()) {
+      fate = Fate::foreign;
     }
+    steps.push_back({folder, fate});
   }
   verified = std::move(valid);
+  return steps;
+}
+
+void remove_pruned(io::Fs& fs, const io::Path& root, std::span<PruneStep> steps) {
+  for (PruneStep& step : steps | std::views::reverse) {
+    if (step.fate == Fate::removed && !io::remove_published(fs, root, step.folder).empty()) step.fate = Fate::foreign;
+  }
+}
+
+Pruned prune(io::Fs& fs, const io::Path& root, int keep, std::vector<io::StepFolder>& verified) {
+  std::vector<PruneStep> steps = plan_prune(fs, root, {.newest = std::max(keep, 2)}, verified);
+  remove_pruned(fs, root, steps);
+  Pruned pruned;
+  for (const auto& [folder, fate] : steps) {
+    if (fate == Fate::removed) pruned.removed.push_back(folder);
+    if (fate == Fate::foreign) pruned.kept_foreign.push_back(folder);
+    if (fate == Fate::unread) pruned.kept_unread.push_back(folder);
+  }
   return pruned;
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,16 +30,40 @@ struct Choice {
 Choice find_newest_valid(io::Fs& fs, const io::Path& root, OnCorrupt on_corrupt,
                          std::span<const Rejected> unusable = {});
 
+/// Which checkpoints stay when old ones are removed.
+struct KeepRule {
+  int newest = 2;   ///< so many valid ones, at least 1
+  Index every = 0;  ///< also those of the steps that this divides; 0: none
+};
+/// What a KeepRule does with a checkpoint, and why. The order is that of the questions.
+enum class Fate : std::uint8_t {
+  newest,   ///< stays: every byte was read and is right, and it is one of the newest
+  damaged,  ///< stays: it is newer than the last of these, and not valid
+  every,    ///< stays: of a step that KeepRule::every divides
+  unread,   ///< stays: of another version, or without a manifest to read
+  foreign,  ///< stays: it holds foreign files
+  removed
+};
+struct PruneStep {
+  io::StepFolder folder;
+  Fate fate = Fate::removed;
+};
+/// The fate of every checkpoint in `root`, newest first. Changes nothing. A folder is removed only if every byte of
+/// rule.newest newer ones was read and found right: in this call, or in an earlier one, which noted them in `verified`.
+/// For the latter, manifest and file sizes are checked again.
+std::vector<PruneStep> plan_prune(io::Fs& fs, const io::Path& root, const KeepRule& rule,
+                                  std::vector<io::StepFolder>& verified);
+/// Removes those whose fate it is (io::remove_published), oldest first. Those to which foreign files have come since
+/// stay, and get that fate.
+void remove_pruned(io::Fs& fs, const io::Path& root, std::span<PruneStep> steps);
+
 /// The result of prune().
 struct Pruned {
   std::vector<io::StepFolder> removed;
-  std::vector<io::StepFolder> kept_foreign;  ///< not removed, because they hold foreign files
-  std::vector<io::StepFolder> kept_unread;   ///< not removed: of another version, or without a manifest to read
+  std::vector<io::StepFolder> kept_foreign;  ///< Fate::foreign
+  std::vector<io::StepFolder> kept_unread;   ///< Fate::unread
 };
-/// Removes old checkpoints, so that `keep` (at least 2) valid ones stay. A folder is removed only if every byte of
-/// `keep` newer ones was read and found right: in this call, or in an earlier one, which noted them in `verified`. For
-/// the latter, manifest and file sizes are checked again. A folder that is not valid does not count, and is not removed
-/// while it is newer than those.
+/// Removes old checkpoints, so that `keep` (at least 2) valid ones stay: plan_prune() and remove_pruned().
 Pruned prune(io::Fs& fs, const io::Path& root, int keep, std::vector<io::StepFolder>& verified);
 
 }  // namespace megalith::checkpoint

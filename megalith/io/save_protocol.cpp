@@ -50,19 +50,9 @@ bool is_checkpoint_file(std::string_view name) {
          std::ranges::find(kPlainFileNames, name) != kPlainFileNames.end();
 }
 
-/// Names in a folder that no save of ours makes.
-std::vector<std::string> foreign_names(Fs& fs, const Path& folder) {
-  if (fs.is_link(folder) || !fs.is_dir(folder)) return {folder.filename().string()};
-  std::vector<std::string> names = fs.list(folder);
-  std::erase_if(names, [&](const std::string& name) {
-    return is_checkpoint_file(name) && (fs.is_link(folder / name) || !fs.is_dir(folder / name));
-  });
-  return names;
-}
-
 /// Removes a folder and the files of ours in it. False, with nothing touched, when something else is in it.
 bool remove_folder(Fs& fs, const Path& folder) {
-  if (!foreign_names(fs, folder).empty()) return false;
+  if (!foreign_files(fs, folder).empty()) return false;
   for (const std::string& name : fs.list(folder)) fs.unlink(folder / name);
   fs.remove_dir(folder);
   return true;
@@ -145,9 +135,18 @@ void abandon(Fs& fs, const Path& staging) {
   }
 }
 
+std::vector<std::string> foreign_files(Fs& fs, const Path& folder) {
+  if (fs.is_link(folder) || !fs.is_dir(folder)) return {folder.filename().string()};
+  std::vector<std::string> names = fs.list(folder);
+  std::erase_if(names, [&](const std::string& name) {
+    return is_checkpoint_file(name) && (fs.is_link(folder / name) || !fs.is_dir(folder / name));
+  });
+  return names;
+}
+
 std::vector<std::string> remove_published(Fs& fs, const Path& root, const StepFolder& folder) {
   const Path path = root / folder.name();
-  std::vector<std::string> foreign = foreign_names(fs, path);
+  std::vector<std::string> foreign = foreign_files(fs, path);
   if (!foreign.empty()) return foreign;
   const Path trash = root / str(kTrash, folder.name(), '-', unique_digits());
   fs.rename(path, trash);

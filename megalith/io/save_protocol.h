@@ -46,6 +46,8 @@ StepFolder publish(Fs& fs, const Path& staging, std::string_view manifest);
 /// Removes what a failed save left, as far as that works; never throws IoError. A restart cleans the rest.
 void abandon(Fs& fs, const Path& staging);
 
+/// The names in a published folder that no save makes; the folder's own name if it is a link or no folder.
+std::vector<std::string> foreign_files(Fs& fs, const Path& folder);
 /// Takes a checkpoint away: renamed to .trash-*, synced, then unlinked. A folder with files that no checkpoint has, or
 /// a link, is left alone: returns their names (empty: it was removed).
 std::vector<std::string> remove_published(Fs& fs, const Path& root, const StepFolder& folder);

@@ -15,8 +15,8 @@ namespace {
 /// Whole parameters, one at a time.
 class OneParam {
  public:
-  OneParam(std::vector<ParamSpec> specs, DType dtype, const ReadValues& read)
-      : specs_(std::move(specs)), dtype_(dtype), read_(read) {
+  OneParam(std::vector<ParamSpec> specs, DType dtype, const ReadValues& read, RuleValues by_rule)
+      : specs_(std::move(specs)), dtype_(dtype), read_(read), by_rule_(by_rule) {
     Index most = 0;
     for (const ParamSpec& spec : specs_) most = std::max(most, bytes_of(spec.slice.global, dtype));
     memory_ = Buffer(most);
@@ -31,7 +31,7 @@ class OneParam {
     const TensorSlice& slice = specs_[param].slice;
     const Tensor values = memory_.view(slice.global, dtype_);
     if (held_ != param) {
-      if (specs_[param].update == Update::by_rule)
+      if (specs_[param].update == Update::by_rule && by_rule_ == RuleValues::zeros)
         std::memset(values.raw(), 0, static_cast<std::size_t>(values.bytes()));
       else
         read_(slice, values);
@@ -44,6 +44,7 @@ class OneParam {
   std::vector<ParamSpec> specs_;
   DType dtype_;
   const ReadValues& read_;
+  RuleValues by_rule_;
   Buffer memory_;
   std::optional<std::size_t> held_;
 };
@@ -51,9 +52,9 @@ class OneParam {
 }  // namespace
 
 checkpoint::Digest128 save_imported_model(const config::RunPlan& plan, const DataIdentity& identity, io::Fs& fs,
-                                          const io::Path& folder, const ReadValues& read) {
+                                          const io::Path& folder, const ReadValues& read, RuleValues by_rule) {
   constexpr Index kBlockBytes = Index{64} << 20;
-  OneParam params(model::declare_whole_model(plan.model), plan.train.policy().master, read);
+  OneParam params(model::declare_whole_model(plan.model), plan.train.policy().master, read, by_rule);
   const io::Path staging = io::begin_save(fs, folder, 0);
   try {
     std::vector<checkpoint::ShardReport> reports = write_vocabulary(fs, staging, identity);

@@ -196,6 +196,31 @@ TEST_F(ThreeCheckpoints, PruneNeverCountsADamagedOne) {
   EXPECT_THAT(left(), ElementsAre("step_00000040", "step_00000030", "step_00000020"));
 }
 
+TEST_F(ThreeCheckpoints, ARuleKeepsOneNewestAndEveryTwentiethStep) {
+  save_checkpoint(*fs_, root(), 40, state_);
+  save_checkpoint(*fs_, root(), 50, state_);
+  flip(root() / "step_00000050/shard_00001.safetensors");
+  write_all(root() / "step_00000010/notes.txt", "mine");
+  std::vector<PruneStep> steps = plan_prune(*fs_, root(), {.newest = 1, .every = 20}, verified_);
+  std::vector<Fate> fates;
+  for (const PruneStep& step : steps) fates.push_back(step.fate);
+  using enum Fate;
+  EXPECT_THAT(fates, ElementsAre(damaged, newest, removed, every, foreign));
+  EXPECT_EQ(left().size(), 5U) << "a plan changes nothing";
+  write_all(root() / "step_00000030/late.txt", "mine");
+  remove_pruned(*fs_, root(), steps);
+  EXPECT_EQ(steps[2].fate, foreign) << "files that came after the plan";
+  std::filesystem::remove(root() / "step_00000030/late.txt");
+  steps = plan_prune(*fs_, root(), {.newest = 1, .every = 20}, verified_);
+  remove_pruned(*fs_, root(), steps);
+  EXPECT_THAT(left(), ElementsAre("step_00000050", "step_00000040", "step_00000020", "step_00000010"));
+}
+
+TEST_F(ThreeCheckpoints, WithTooFewWholeOnesNothingIsRemoved) {
+  flip(root() / "step_00000030/shard_00000.safetensors");
+  for (const PruneStep& step : plan_prune(*fs_, root(), {.newest = 3}, verified_)) EXPECT_NE(step.fate, Fate::removed);
+}
+
 TEST_F(ThreeCheckpoints, PruneLeavesForeignFilesAlone) {
   write_all(root() / "step_00000010/notes.txt", "mine");
   const Pruned pruned = prune(*fs_, root(), 2, verified_);
