@@ -345,7 +345,8 @@ void add_bench(CLI::App& program) {
   CLI::App* step = command->add_subcommand(
       "step", "Whole training steps on random tokens: forward, backward, reduction, clip, AdamW");
   step->add_option("--device", b->device, "cpu or cuda")->capture_default_str();
-  step->add_option("--precision", b->precision, "fp64, fp32, bf16 or fp16 (default: fp32 on the CPU, bf16 on a GPU)");
+  step->add_option("--precision", b->precision,
+                   "fp64, fp32, bf16, fp16 or fp8 (default: fp32 on the CPU, bf16 on a GPU)");
   const auto size = [&](const char* name, Index& value, const char* what) {
     return step->add_option(name, value, what)->check(at_least(1))->capture_default_str();
   };

@@ -26,7 +26,8 @@ constexpr Index kMaxRepeats = 20, kMinRepeats = 3;
 DType compute_dtype(const OpsBench& o, Device device) {
   const std::string precision = o.precision.empty() ? std::string(config::default_precision(device)) : o.precision;
   const std::optional<Policy> policy = config::policy_of(precision);
-  if (!policy) throw ConfigError(str("--precision = ", precision, ": must be fp64, fp32, bf16 or fp16"));
+  if (!policy || policy->gemms != GemmFormat::compute)
+    throw ConfigError(str("--precision = ", precision, ": must be fp64, fp32, bf16 or fp16"));
   if (device == Device::cuda && policy->compute == DType::f64)
     throw ConfigError("--precision = fp64: is for --device cpu, to check with: a GPU computes in bf16, fp16 or fp32");
   return policy->compute;

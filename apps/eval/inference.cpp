@@ -146,6 +146,9 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   const Device device = inference_device(options.device, usual_device_);
   c.device.type = std::string(name_of(device));
   c.train.precision = options.precision.empty() ? std::string(config::default_precision(device)) : options.precision;
+  if (c.train.precision == "fp8")
+    throw ConfigError(
+        "--precision = fp8: is for training; models that were trained with it compute in bf16 or fp32 here");
   if (device == Device::cuda && c.train.precision == "fp64")
     throw ConfigError("--precision = fp64: is for --device cpu; a GPU computes in bf16 or fp32");
   const int ranks = options.ranks > 0 ? options.ranks : launcher.processes;

@@ -27,7 +27,7 @@ constexpr std::string_view kDiffers = "results differ from an uninterrupted run"
 constexpr std::array<std::string_view, 3> kFamilies = {"gpt2", "llama", "bert"};
 constexpr std::array<std::string_view, 5> kTasks = {"mnli", "qqp", "squad1", "squad2", "race"};
 constexpr std::array<std::string_view, 3> kTaskPresets = {"336m", "1.3b", "3.9b"};
-constexpr std::array<std::string_view, 4> kPrecisions = {"fp64", "fp32", "bf16", "fp16"};
+constexpr std::array<std::string_view, 5> kPrecisions = {"fp64", "fp32", "bf16", "fp16", "fp8"};
 
 /// A key of section [moe], whose plan is a part of the model.
 template <class Both>
@@ -514,7 +514,8 @@ std::vector<Key> make_keys() {
        must_match, not_differ, "of initial weights, order of samples, dropout"},
       {"train.precision", at([](auto& c) -> auto& { return c.train.precision; }),
        words("`fp32` on CPUs, `bf16` on GPUs"), one_of(kPrecisions), must_match, not_differ,
-       "of activations and GEMMs. [numerics.md](numerics.md) has the number formats of each. `fp64` is for CPUs"},
+       "of activations and GEMMs. [numerics.md](numerics.md) has the number formats of each. `fp64` is for CPUs, and "
+       "so is `fp8` so far: bf16 with the forward and data gradient GEMMs of dense layers in FP8"},
       {"train.loss_scale",
        at(
            [](auto& c) -> auto& { return c.train.loss_scale; },

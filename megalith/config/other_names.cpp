@@ -164,12 +164,12 @@ constexpr OtherName kOtherNames[] = {
     {"decrease_batch_size_if_needed", "", "Every step has train.global_batch samples; leave it out"},
     {"dtype torch_dtype params_dtype data_type mixed_precision amp autocast "
      "mixed_precision_param",
-     "train.precision", "It is fp64, fp32, bf16 or fp16"},
+     "train.precision", "It is fp64, fp32, bf16, fp16 or fp8"},
     {"bf16 bfloat16", "train.precision", "Its value is \"bf16\""},
     {"fp16 float16 half", "train.precision", "Its value is \"fp16\""},
     {"tf32 allow_tf32 override_enable_tf32 fp8 fp8_format fp8_recipe fp8_hybrid fp8_margin fp8_param_gather float8 "
      "enable_fsdp_float8_all_gather fp4 fp4_format moe_router_padding_for_fp8 converters",
-     "train.precision", "It is fp64, fp32, bf16 or fp16, and nothing else is built"},
+     "train.precision", "It is fp64, fp32, bf16, fp16 or fp8, and nothing else is built"},
     {"fp32_residual_connection apply_query_key_layer_scaling attention_softmax_in_fp32 "
      "accumulate_allreduce_grads_in_fp32 fp16_lm_cross_entropy mixed_precision_reduce use_master_weights "
      "use_precision_aware_optimizer main_grads_dtype main_params_dtype exp_avg_dtype exp_avg_sq_dtype",

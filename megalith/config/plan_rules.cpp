@@ -7,6 +7,7 @@
 #include "megalith/config/task_rules.h"
 #include "megalith/model/model_spec.h"
 #include "megalith/ops/attention.h"
+#include "megalith/ops/e4m3.h"
 #include "megalith/ops/norm.h"
 #include "megalith/pipeline/schedule.h"
 
@@ -77,6 +78,33 @@ void check_sizes(const RunPlan& plan, Problems& out) {
       static_cast<double>(plan.train.micro_batch) * static_cast<double>(m.seq_len) * std::max(widest, 1.0);
   out.require(activations <= kMaxElements, "train.micro_batch * model.seq_len", plan.train.micro_batch * m.seq_len,
               str("their activations would have ", activations, " elements: must be at most 2^46"));
+}
+
+/// FP8 operands: blocks of 128 must not be cut by tp, and every other part of a model computes in bf16.
+void check_fp8(const RunPlan& plan, Problems& out) {
+  if (plan.train.policy().gemms != GemmFormat::e4m3) return;
+  const auto refuse = [&](std::string_view rule) { out.add("train.precision", plan.train.precision, rule); };
+  if (plan.device == Device::cuda)
+    refuse("is for device.type = cpu so far: no layer runs its FP8 kernels on a GPU; use bf16");
+  const model::ModelConfig& m = plan.model;
+  if (m.num_heads < 1) return;
+  if (m.is_bert()) refuse("is for models that predict the next token; use bf16 with model.family = bert");
+  if (m.moe.has_experts()) refuse("does not go with moe.num_experts: the GEMMs of experts have no FP8; use bf16");
+  const Index tp = std::max(1, plan.grid.tp), heads = m.num_heads * m.head_width(),
+              qkv = heads + 2 * m.kv_heads() * m.head_width();
+  const auto require = [&](const char* key, Index size, Index ranks) {
+    const Index step = ops::kScaleBlock * ranks;
+    if (size % step == 0) return;
+    const Index below = size / step * step;
+    out.add(key, size,
+            str("must be a multiple of ", ops::kScaleBlock, ranks > 1 ? str(" * parallel.tp = ", step) : "",
+                " with train.precision = fp8, whose blocks no rank may cut; ",
+                below > 0 ? str("the nearest are ", below, " and ", below + step) : str("the least is ", step)));
+  };
+  require("model.hidden_size", m.hidden_size, 1);
+  require("model.num_heads * head width", heads, tp);
+  require("(model.num_heads + 2 * model.num_kv_heads) * head width", qkv, tp);
+  require("model.ffn_hidden_size", m.ffn_hidden_size, tp);
 }
 
 /// Every rank holds as many rows of what is taken in turn. The fix named is the next larger micro_batch that fits.
@@ -177,6 +205,7 @@ void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken
     if (!broken.any("parallel.")) check_stage_layers(plan, out);
     check_gpu_kernels(plan, out);
     check_row_shares(plan, out);
+    check_fp8(plan, out);
     check_sizes(plan, out);
     Problems of_experts;
     check_moe(plan, of_experts);

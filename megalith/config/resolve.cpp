@@ -170,6 +170,7 @@ std::optional<Policy> policy_of(std::string_view precision) {
   if (precision == "fp32") return Policy{DType::f32, DType::f32};
   if (precision == "bf16") return Policy{DType::f32, DType::bf16};
   if (precision == "fp16") return Policy{DType::f32, DType::f16};
+  if (precision == "fp8") return Policy{DType::f32, DType::bf16, GemmFormat::e4m3};
   return std::nullopt;
 }
 

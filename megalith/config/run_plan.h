@@ -31,7 +31,7 @@ struct TrainConfig {
   std::optional<BatchRamp> ramp = {};  ///< its end is global_batch
   std::string init;                    ///< a checkpoint whose values a run begins with; empty: random ones
   std::uint64_t seed = 1234;
-  std::string precision = "fp32";  ///< fp64, fp32, bf16, fp16
+  std::string precision = "fp32";  ///< fp64, fp32, bf16, fp16, fp8
   ops::LossScaling scaling;        ///< fp16 only
   bool deterministic = true;
   ops::GemmChoice gemm = ops::GemmChoice::timed;  ///< of GEMMs on a GPU; the CPU has one algorithm

@@ -5,8 +5,9 @@
 namespace megalith::nn {
 
 GatedMlp::GatedMlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params)
-    : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.find(name + ".up.bias")},
-                             {tp, params.at(name + ".down.weight"), params.find(name + ".down.bias")}),
+    : TensorParallelSublayer(
+          {tp, params.at(name + ".up.weight"), params.find(name + ".up.bias"), params.policy().gemms},
+          {tp, params.at(name + ".down.weight"), params.find(name + ".down.bias"), params.policy().gemms}),
       recomputes_activation_(options.recompute.has(RecomputeModule::gelu)),
       recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)) {}
 

@@ -1,6 +1,7 @@
 #include "megalith/nn/linear.h"
 
 #include "megalith/ops/elementwise.h"
+#include "megalith/ops/scaled_matmul.h"
 
 namespace megalith::nn {
 namespace {
@@ -15,6 +16,21 @@ using ops::Write;
 //  - in the forward pass of a sub-microbatch, those that follow what the other one has sent.
 ops::SmMargin margin_for(bool communication) {
   return communication ? ops::SmMargin::communication : ops::SmMargin::none;
+}
+
+/// A GEMM of rows with a weight: the forward pass (transpose_b) or the gradient of its input.
+void multiply(Exec& ex, GemmFormat format, const ops::Matmul& args) {
+  if (format == GemmFormat::compute) return ops::matmul(ex, args);
+  const Index rows = args.a.dim(0), depth = args.a.dim(1), columns = args.c.dim(1);
+  const ops::Operand a = ops::make_operand(ex, rows, depth, ops::ScaleBlocks::vectors),
+                     b = ops::make_operand(ex, columns, depth, ops::ScaleBlocks::squares);
+  ops::quantise(ex, {.x = args.a, .straight = a});
+  if (args.transpose_b == Transpose::yes)
+    ops::quantise(ex, {.x = args.b, .straight = b});
+  else
+    ops::quantise(ex, {.x = args.b, .turned = b});
+  ops::scaled_matmul(ex, {.a = a, .b = b, .c = args.c, .sm_margin = args.sm_margin});
+  if (args.bias) ops::add_bias(ex, args.c, args.bias);
 }
 
 /// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given.
@@ -34,18 +50,19 @@ void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& we
 void ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const {
   const Tensor weight = as_matrix(weight_.value);
   sub_batch.make(ex, y, {x.dim(0) * sub_batch.count, weight.dim(0)}, x.dtype());
-  ops::matmul(ex, {.a = x,
-                   .b = weight,
-                   .bias = bias(),
-                   .c = sub_batch.of(y),
-                   .transpose_b = Transpose::yes,
-                   .sm_margin = margin_for(sub_batch.count > 1)});
+  multiply(ex, format_,
+           {.a = x,
+            .b = weight,
+            .bias = bias(),
+            .c = sub_batch.of(y),
+            .transpose_b = Transpose::yes,
+            .sm_margin = margin_for(sub_batch.count > 1)});
 }
 
 void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, const GeluResults& results,
                                         const SubBatch& sub_batch) const {
   const auto& [z, y, form] = results;
-  if (bias_ == nullptr) {
+  if (bias_ == nullptr || format_ == GemmFormat::e4m3) {
     forward(ex, x, z, sub_batch);
     sub_batch.make(ex, y, z.shape(), z.dtype());
     return ops::gelu(ex, {.z = sub_batch.of(z), .y = sub_batch.of(y), .form = form});
@@ -63,7 +80,7 @@ void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, const GeluRes
 
 InFlight ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
   const Tensor sums = tp_.region_sums(ex, dx);
-  ops::matmul(ex, {.a = dy, .b = as_matrix(weight_.value), .c = sums});
+  multiply(ex, format_, {.a = dy, .b = as_matrix(weight_.value), .c = sums});
   return tp_.from_region(ex, sums, dx, kWholeMicrobatch);
 }
 
@@ -76,24 +93,27 @@ void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Ten
 InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const {
   sub_batch.make(ex, y, {tp_.rows_outside(x.dim(0)), weight_.value.dim(0)}, x.dtype());
   const Tensor rows = sub_batch.of(y), sums = tp_.region_sums(ex, rows);
-  ops::matmul(ex, {.a = sub_batch.of(x),
-                   .b = weight_.value,
-                   .c = sums,
-                   .transpose_b = Transpose::yes,
-                   .sm_margin = margin_for(sub_batch.count > 1 && tp_.is_sequence_parallel())});
+  multiply(ex, format_,
+           {.a = sub_batch.of(x),
+            .b = weight_.value,
+            .c = sums,
+            .transpose_b = Transpose::yes,
+            .sm_margin = margin_for(sub_batch.count > 1 && tp_.is_sequence_parallel())});
   return tp_.from_region(ex, sums, rows, sub_batch);
 }
 
 void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
-  ops::matmul(ex, {.a = dy, .b = weight_.value, .c = dx, .sm_margin = margin_for(tp_.is_sequence_parallel())});
+  multiply(ex, format_, {.a = dy, .b = weight_.value, .c = dx, .sm_margin = margin_for(tp_.is_sequence_parallel())});
 }
 
 void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const GeluGradient& gelu,
                                             const Tensor& bias_grad) const {
   const auto& [z, dz, form] = gelu;
-  if (!bias_grad) {
+  if (!bias_grad || format_ == GemmFormat::e4m3) {
     backward_input(ex, dy, dz);
-    return ops::gelu_backward(ex, {.z = z, .dy = dz, .dz = dz, .form = form});
+    ops::gelu_backward(ex, {.z = z, .dy = dz, .dz = dz, .form = form});
+    if (bias_grad) ops::bias_backward(ex, dz, bias_grad);
+    return;
   }
   ops::matmul_gelu_backward(ex, {.dy = dy,
                                  .w = weight_.value,

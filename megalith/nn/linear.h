@@ -29,14 +29,16 @@ inline Tensor as_matrix(const Tensor& weight) {
   return weight.reshaped({weight.numel() / in, in});
 }
 
-/// Y = X W^T + b, W split by output features over `tp`: begins a region. x [O, in] -> y [T, out/tp]. Between a
-/// column-parallel and a row-parallel layer only element-wise or per-head work is allowed. Source: Shoeybi et al. 2019,
-/// arXiv:1909.08053, section 3.
+/// Y = X W^T + b, W split by output features over `tp`: begins a region. With GemmFormat::e4m3 the operands of the
+/// forward pass and of the gradient of X are quantised in blocks of 128; each rank's blocks are those of one rank where
+/// 128 divides out/tp and in. So are those of RowParallelLinear, where 128 divides in/tp and out. x [O, in] -> y [T,
+/// out/tp]. Between a column-parallel and a row-parallel layer only element-wise or per-head work is allowed. Source:
+/// Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class ColumnParallelLinear {
  public:
   /// `bias` may be null: none is added.
-  ColumnParallelLinear(TensorParallel tp, Param& weight, Param* bias)
-      : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
+  ColumnParallelLinear(TensorParallel tp, Param& weight, Param* bias, GemmFormat format = GemmFormat::compute)
+      : tp_(std::move(tp)), weight_(weight), bias_(bias), format_(format) {}
 
   /// The sub-microbatch's rows of x [O, in] -> [T/count, in]. Wait for the messages before they are read.
   [[nodiscard]] TensorParallel::InRegion to_region(Exec& ex, const Tensor& x, const SubBatch& sub_batch) const {
@@ -75,6 +77,7 @@ class ColumnParallelLinear {
   TensorParallel tp_;
   Param& weight_;  // value, grad: [out/tp, in]
   Param* bias_;    // [out/tp]
+  GemmFormat format_;
 };
 
 /// Y = sum over tp of X_i W_i^T, W split by input features: ends a region. x [T, in/tp] -> y [O, out]. Every rank holds
@@ -82,7 +85,8 @@ class ColumnParallelLinear {
 class RowParallelLinear {
  public:
   /// `bias` may be null: none is added.
-  RowParallelLinear(TensorParallel tp, Param& weight, Param* bias) : tp_(std::move(tp)), weight_(weight), bias_(bias) {}
+  RowParallelLinear(TensorParallel tp, Param& weight, Param* bias, GemmFormat format = GemmFormat::compute)
+      : tp_(std::move(tp)), weight_(weight), bias_(bias), format_(format) {}
 
   /// The sub-microbatch's rows of x [T, in/tp] -> those of y [O, out]. The first sub-microbatch makes y. Wait for the
   /// result before they are read.
@@ -109,6 +113,7 @@ class RowParallelLinear {
   TensorParallel tp_;
   Param& weight_;  // [out, in/tp]
   Param* bias_;    // [out]
+  GemmFormat format_;
 };
 
 }  // namespace megalith::nn

@@ -69,7 +69,7 @@ TEST(OtherNames, RecipesOfNanoGptAreAnsweredKeyByKey) {
       refusal("[train]\nbatch_size = 12\ngrad_accum = 4\ndtype = \"bfloat16\"\n"),
       "r.toml: 3 problems\n  train.batch_size = 12: no such key; did you mean train.micro_batch? It counts samples "
       "of one pass on one rank; those of a step on all ranks are train.global_batch\n"
-      "  train.dtype = 'bfloat16': no such key; did you mean train.precision? It is fp64, fp32, bf16 or fp16\n"
+      "  train.dtype = 'bfloat16': no such key; did you mean train.precision? It is fp64, fp32, bf16, fp16 or fp8\n"
       "  train.grad_accum = 4: no such key; did you mean train.global_batch? It is train.micro_batch * dp * "
       "microbatches of a step, dp = ranks / (tp * pp)");
   EXPECT_EQ(refusal("[parallel]\ndp = 2\n[optimizer]\nnesterov = true\n"),

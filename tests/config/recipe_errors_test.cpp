@@ -145,7 +145,7 @@ TEST(Recipe, EveryKeyIsCheckedByItselfWithTheNearestName) {
   EXPECT_EQ(problem("data.train=[]"), "data.train = []: must name at least one file to train on");
   EXPECT_EQ(problem_of(kSmall, {"data.train=[]", "train.steps=0"}), "") << "of an imported model none is known";
   EXPECT_EQ(problem("train.precision=b16"),
-            "train.precision = b16: must be fp64, fp32, bf16 or fp16; did you mean bf16?");
+            "train.precision = b16: must be fp64, fp32, bf16, fp16 or fp8; did you mean bf16?");
   EXPECT_EQ(problem("optimizer.beta1=1"), "optimizer.beta1 = 1: must be in [0, 1)");
   EXPECT_EQ(problem("optimizer.min_lr=-2"), "optimizer.min_lr = -2: must not be negative");
   EXPECT_EQ(problem("optimizer.eps=0"), "optimizer.eps = 0: must be positive");

@@ -1,0 +1,51 @@
+#include <gtest/gtest.h>
+
+#include "tests/config/small_recipe.h"
+
+// What train.precision = "fp8" requires of a recipe.
+namespace megalith::config {
+namespace {
+
+std::string problem_in_fp8(std::vector<std::string> settings) {
+  for (const char* setting : {"train.precision=fp8", "model.hidden_size=256", "model.ffn_hidden_size=512"})
+    settings.insert(settings.begin(), setting);
+  return problem_of(kSmall, settings);
+}
+
+TEST(Fp8Rules, WholeBlocksAreAccepted) {
+  EXPECT_EQ(problem_in_fp8({}), "");
+  EXPECT_EQ(problem_in_fp8({"parallel.ranks=2", "parallel.tp=2"}), "");
+  EXPECT_EQ(problem_in_fp8({"model.family=llama", "model.num_kv_heads=2"}), "");
+}
+
+TEST(Fp8Rules, CutBlocksAreRefusedWithTheNearestSizes) {
+  EXPECT_EQ(problem_in_fp8({"model.ffn_hidden_size=600"}),
+            "r.toml: 1 problem\n  model.ffn_hidden_size = 600: must be a multiple of 128 with train.precision = fp8, "
+            "whose blocks no rank may cut; the nearest are 512 and 640");
+  EXPECT_EQ(
+      problem_in_fp8({"parallel.ranks=4", "parallel.tp=4", "model.ffn_hidden_size=768"}),
+      "r.toml: 3 problems\n  model.num_heads * head width = 256: must be a multiple of 128 * parallel.tp = 512 "
+      "with train.precision = fp8, whose blocks no rank may cut; the least is 512\n"
+      "  (model.num_heads + 2 * model.num_kv_heads) * head width = 768: must be a multiple of 128 * parallel.tp = "
+      "512 with train.precision = fp8, whose blocks no rank may cut; the nearest are 512 and 1024\n"
+      "  model.ffn_hidden_size = 768: must be a multiple of 128 * parallel.tp = 512 with train.precision = fp8, "
+      "whose blocks no rank may cut; the nearest are 512 and 1024");
+}
+
+TEST(Fp8Rules, OtherModelsAndGpusAreRefused) {
+  EXPECT_EQ(
+      problem_in_fp8({"device.type=cuda"}),
+      "r.toml: 1 problem\n  train.precision = fp8: is for device.type = cpu so far: no layer runs its FP8 kernels "
+      "on a GPU; use bf16");
+  EXPECT_NE(
+      problem_in_fp8({"moe.num_experts=4", "moe.top_k=2", "model.family=llama"})
+          .find("train.precision = fp8: does not go with moe.num_experts: the GEMMs of experts have no FP8; use bf16"),
+      std::string::npos);
+  EXPECT_NE(problem_in_fp8({"model.family=bert"})
+                .find("train.precision = fp8: is for models that predict the next token; use bf16 with "
+                      "model.family = bert"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace megalith::config

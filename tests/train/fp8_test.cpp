@@ -1,0 +1,83 @@
+#include <gtest/gtest.h>
+
+#include "tests/train/small_run.h"
+
+// train.precision = "fp8" on grids, under recomputation and from graphs (docs/numerics.md).
+namespace megalith {
+namespace {
+
+using support::Grid;
+using support::relative_error;
+using support::RunRecord;
+
+/// The least widths of which tp = 2 cuts no block.
+config::RunConfig fp8_config(const Grid& grid, const std::string& family) {
+  config::RunConfig c = support::small_config(grid, "fp8", 6);
+  c.model.family = family;
+  c.model.num_layers = 2;
+  c.model.hidden_size = 256;
+  c.model.ffn_hidden_size = 256;
+  c.train.micro_batch = 4;
+  return c;
+}
+
+std::unique_ptr<RunRecord> trained_fp8(const config::RunConfig& c) {
+  const config::RunPlan plan = config::resolve(c);
+  auto record = std::make_unique<RunRecord>();
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { support::train_rank(world, plan, *record); });
+  return record;
+}
+
+const RunRecord& fp8_of_one_rank(const std::string& family) {
+  static const std::unique_ptr<RunRecord> gpt = trained_fp8(fp8_config({}, "gpt2")),
+                                          llama = trained_fp8(fp8_config({}, "llama"));
+  return family == "gpt2" ? *gpt : *llama;
+}
+
+class Fp8Family : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Fp8Family, TrainsAsBf16Does) {
+  config::RunConfig c = fp8_config({}, GetParam());
+  c.train.precision = "bf16";
+  const std::unique_ptr<RunRecord> in_bf16 = trained_fp8(c);
+  const RunRecord& bf16 = *in_bf16;
+  const RunRecord& fp8 = fp8_of_one_rank(GetParam());
+  EXPECT_LE(relative_error(fp8.losses, bf16.losses), 5e-3);
+  EXPECT_LE(relative_error({fp8.evaluated}, {bf16.evaluated}), 5e-3);
+  EXPECT_LE(relative_error(fp8.norms, bf16.norms), 0.1);
+  EXPECT_NE(fp8.losses[0], bf16.losses[0]);
+}
+
+TEST_P(Fp8Family, GridsAgreeWithOneRank) {
+  const RunRecord& want = fp8_of_one_rank(GetParam());
+  for (const Grid& grid :
+       {Grid{.pp = 2}, Grid{.dp = 2}, Grid{.tp = 2}, Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
+    SCOPED_TRACE(grid.name());
+    config::RunConfig c = fp8_config(grid, GetParam());
+    const auto got = trained_fp8(c);
+    if (grid.tp == 1) {
+      EXPECT_EQ(got->losses[0], want.losses[0]);
+    }
+    EXPECT_LE(relative_error(got->losses, want.losses), 2e-3);
+    EXPECT_LE(relative_error(got->norms, want.norms), 5e-2);
+  }
+}
+
+TEST_P(Fp8Family, RecomputationAndGraphsChangeNoBit) {
+  const RunRecord& want = fp8_of_one_rank(GetParam());
+  config::RunConfig recomputed = fp8_config({}, GetParam()), from_graphs = recomputed;
+  recomputed.recompute.mode = "full";
+  from_graphs.graphs.mode = "iteration";
+  for (const config::RunConfig& c : {recomputed, from_graphs}) {
+    const auto got = trained_fp8(c);
+    EXPECT_EQ(got->losses, want.losses);
+    EXPECT_EQ(got->norms, want.norms);
+    EXPECT_EQ(got->parameters.tensors(), want.parameters.tensors());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Fp8Family, ::testing::Values("gpt2", "llama"),
+                         [](const auto& test) { return test.param; });
+
+}  // namespace
+}  // namespace megalith
