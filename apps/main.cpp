@@ -211,6 +211,7 @@ constexpr CommandExample kExamples[] = {
     {"eval", "out/demo --task loss --data valid.txt"},
     {"eval", "--task squad2 --data dev-v2.0.json --score predictions.json"},
     {"report", "out/demo out/pp4 --output runs.html"},
+    {"trace", "steps.json"},
     {"report table3", "mine=wikitext.json mine=lambada.json"},
     {"report table5", "mine=mnli.json mine=squad2.json"},
     {"report table6", "--format json"},
@@ -341,6 +342,7 @@ int run(int argc, char** argv) {
   add_score(program);
   add_eval(program);
   add_report(program);
+  add_trace(program);
   add_plan(program);
   add_recipe(program);
   add_tokenize(program);

@@ -179,7 +179,8 @@ void profile_step(comm::World& world, train::Engine& engine, const StepBench& be
   engine.step(source, progress, train::Stop::no);
   engine.exec().set_tracer(nullptr);
   try {
-    if (!bench.trace.empty()) train::write_trace(world, *io::posix_fs(), bench.trace, tracer);
+    if (!bench.trace.empty())
+      train::write_trace(world, *io::posix_fs(), bench.trace, tracer, train::traced_groups(engine.mesh()));
   } catch (const IoError& error) {
     out.unwritten_trace = error.what();
   }

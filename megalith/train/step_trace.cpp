@@ -32,7 +32,7 @@ void StepTrace::close(Index step) {
   if (!tracer_) return;
   engine_.exec().set_tracer(nullptr);
   try {
-    write_trace(engine_.world(), fs_, file_, *tracer_);
+    write_trace(engine_.world(), fs_, file_, *tracer_, traced_groups(engine_.mesh()));
     log_.note(str("wrote steps ", begin_ + 1, " to ", step, " of all ranks to ", file_.string()));
   } catch (const IoError& error) {
     log_.warn(str("--trace = ", file_.string(), ": not written, training goes on: ", error.what()));

@@ -72,10 +72,21 @@ std::string communication_rows(int rank, double later_s, std::vector<Tracer::Cal
   return rows;
 }
 
+/// {"tp":[0,1],"pp":[0,2]}: the ranks of each group, in its order.
+std::string members_row(int rank, const std::vector<comm::Group>& groups) {
+  std::string members;
+  for (const comm::Group& group : groups) {
+    std::string ranks;
+    for (const int member : group.world_ranks()) ranks += str(ranks.empty() ? "" : ",", member);
+    members += str(members.empty() ? "" : ",", '"', group.name(), "\":[", ranks, ']');
+  }
+  return str(R"({"ph":"M","name":"groups","pid":)", rank, R"(,"tid":)", kOpsRow, R"(,"args":{)", members, "}},\n");
+}
+
 /// The rank's rows, each followed by a comma.
-std::string rows_of(int rank, double later_s, const Tracer& tracer) {
-  std::string rows =
-      name_row("process_name", rank, kOpsRow, str("rank ", rank)) + name_row("thread_name", rank, kOpsRow, "ops");
+std::string rows_of(int rank, double later_s, const Tracer& tracer, const std::vector<comm::Group>& groups) {
+  std::string rows = name_row("process_name", rank, kOpsRow, str("rank ", rank)) +
+                     name_row("thread_name", rank, kOpsRow, "ops") + members_row(rank, groups);
   for (const Tracer::Span& span : tracer.spans()) {
     rows += bar(span.name, rank, kOpsRow, later_s + span.start_s, span.duration_s,
                 str(R"("cat":")", name_of(span.phase), '"'));
@@ -109,8 +120,9 @@ void begin_trace(comm::World& world, Exec& ex, Tracer& tracer) {
   ex.set_tracer(&tracer);
 }
 
-void write_trace(comm::World& world, io::Fs& fs, const io::Path& file, const Tracer& tracer) {
-  const std::string mine = rows_of(world.rank(), later_s(world, tracer), tracer);
+void write_trace(comm::World& world, io::Fs& fs, const io::Path& file, const Tracer& tracer,
+                 const std::vector<comm::Group>& groups) {
+  const std::string mine = rows_of(world.rank(), later_s(world, tracer), tracer, groups);
   const std::vector<std::vector<std::byte>> everybody = gather_bytes(world, std::as_bytes(std::span(mine)));
   if (everybody.empty()) return;
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
@@ -118,6 +130,19 @@ void write_trace(comm::World& world, io::Fs& fs, const io::Path& file, const Tra
     text.append(reinterpret_cast<const char*>(rows.data()), rows.size());
   text.resize(text.size() - 2);  // the last comma
   io::publish_file(fs, file, text + "\n]}\n");
+}
+
+std::vector<comm::Group> traced_groups(const comm::Mesh& mesh) {
+  std::vector<comm::Group> groups;
+  const auto add = [&](const comm::Group& group) {
+    const bool is_new = std::ranges::none_of(groups, [&](const auto& other) { return other.name() == group.name(); });
+    if (group.size() > 1 && is_new) groups.push_back(group);
+  };
+  for (const comm::Group* group : {&mesh.world, &mesh.tp, &mesh.pp, &mesh.dp, &mesh.dp_cp, &mesh.cp, &mesh.embd,
+                                   &mesh.ep, &mesh.etp, &mesh.etp_ep, &mesh.edp})
+    add(*group);
+  if (mesh.etp_ep_pp) add(*mesh.etp_ep_pp);
+  return groups;
 }
 
 }  // namespace megalith::train

@@ -1,6 +1,8 @@
 #pragma once
 #include <string_view>
+#include <vector>
 
+#include "megalith/comm/mesh.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/run_plan.h"
 #include "megalith/io/fs.h"
@@ -25,8 +27,12 @@ void begin_trace(comm::World& world, Exec& ex, Tracer& tracer);
 /// bytes. Their bars last from the time when a call's data was ready until the call was done. Times are microseconds
 /// since the first rank of the same host began its trace. Ranks of one host are compared by the host's clock
 /// (Tracer::start_clock_s()). Hosts are compared only by the barrier of begin_trace(): their times differ by the time
-/// of its last messages, some 10 us over a good network, and by the drift of their clocks. Collective over world.all();
-/// rank 0 writes. Throws IoError on rank 0.
-void write_trace(comm::World& world, io::Fs& fs, const io::Path& file, const Tracer& tracer);
+/// of its last messages, some 10 us over a good network, and by the drift of their clocks. A row has the members of
+/// each of the rank's `groups`, by which `megalith trace` (report/trace_waits.h) tells which calls belong together.
+/// Collective over world.all(); rank 0 writes. Throws IoError on rank 0.
+void write_trace(comm::World& world, io::Fs& fs, const io::Path& file, const Tracer& tracer,
+                 const std::vector<comm::Group>& groups);
+/// The groups of a rank in which a step may communicate.
+std::vector<comm::Group> traced_groups(const comm::Mesh& mesh);
 
 }  // namespace megalith::train

@@ -140,6 +140,29 @@ TEST_F(Program, ATraceThatIsNotWrittenDoesNotEndTheRun) {
   EXPECT_NE(bench.out.find("tokens_per_second"), std::string::npos) << bench.out;
 }
 
+TEST_F(Program, TraceNamesTheRankThatHoldsTheStepUp) {
+  const Finished trained = run_shell("MEGALITH_FAULT='3:call:150+:sleep=5ms' " +
+                                     train("a",
+                                           "--set parallel.ranks=4 --set parallel.tp=2 --set train.steps=5 "
+                                           "--set train.eval_interval=0 --trace " +
+                                               out("t.json")));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Finished told = run_shell("megalith trace " + out("t.json"));
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_NE(told.out.find("verdict: rank 3 (tp 1, dp-cp 1) holds the step up: "), std::string::npos) << told.out;
+  EXPECT_NE(run_shell("megalith trace " + out("")).out.find("verdict: rank 3"), std::string::npos) << "by its folder";
+}
+
+TEST_F(Program, TraceNamesWhatItCannotRead) {
+  const Finished none = run_shell("megalith trace " + out("none"));
+  EXPECT_EQ(none.code, 65);
+  EXPECT_NE(none.err.find("there is no such file or folder"), std::string::npos) << none.err;
+  const Finished empty = run_shell("megalith trace " + out(""));
+  EXPECT_EQ(empty.code, 65);
+  EXPECT_NE(empty.err.find("holds no trace; megalith train ... --trace "), std::string::npos) << empty.err;
+  EXPECT_EQ(run_shell("megalith trace " + recipe()).code, 65);
+}
+
 TEST_F(Program, ATraceShowsPhasesAndCommunicationBesideTheOps) {
   const std::string file = out("t.json");
   const Finished got = run_shell(

@@ -43,7 +43,7 @@ nlohmann::json events_of_two_ranks(const io::Path& file) {
     sent.wait(ex);
     comm::all_reduce(ex, world.all(), Tensor(in.data(), {3}, DType::f64), comm::Reduce::sum).wait(ex);
     ex.set_tracer(nullptr);
-    train::write_trace(world, *io::posix_fs(), file, tracer);
+    train::write_trace(world, *io::posix_fs(), file, tracer, {world.all()});
   });
   std::ifstream text(file);
   return nlohmann::json::parse(text).at("traceEvents");
@@ -91,6 +91,13 @@ TEST_F(TraceFile, RanksOfAHostShareAClock) {
 TEST_F(TraceFile, OpsSayTheirPhase) {
   EXPECT_EQ(op(0, "first").event.at("cat"), "forward");
   EXPECT_EQ(op(0, "all_reduce").event.at("cat"), "communication");
+}
+
+TEST_F(TraceFile, NamesTheMembersOfGroups) {
+  const auto rows = std::ranges::count_if(events_, [](const nlohmann::json& event) {
+    return event.at("name") == "groups" && event.at("args").at("world") == nlohmann::json({0, 1});
+  });
+  EXPECT_EQ(rows, 2) << "one per rank";
 }
 
 TEST_F(TraceFile, CommunicationHasRowsOfItsOwn) {
