@@ -73,7 +73,8 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {{"help"
                                                                          {"version", "--version"},
                                                                          {"pretrain", "train"},
                                                                          {"fine-tune", "finetune"},
-                                                                         {"run", "train"},
+                                                                         {"supervise", "run"},
+                                                                         {"torchrun", "run"},
                                                                          {"resume", "train --resume"},
                                                                          {"evaluate", "eval"},
                                                                          {"perplexity", "eval"},
@@ -205,6 +206,8 @@ struct CommandExample {
 /// Ends of the help of commands whose own file has none.
 constexpr CommandExample kExamples[] = {
     {"train", "recipes/demo.toml --set parallel.tp=2"},
+    {"run", "recipes/demo.toml --max-restarts 5 --window 1h"},
+    {"run", "recipes/demo.toml --out out/mpi -- mpirun -np 4 --bind-to none"},
     {"finetune", "mnli.toml --lr 1e-5,2e-5 --batch 16,32 --ensemble"},
     {"generate", "--checkpoint out/demo --prompt 'Mr. Darcy' --max-tokens 120 --temperature 0.7"},
     {"score", "--checkpoint out/demo --tokens ids.json"},
@@ -337,6 +340,7 @@ int run(int argc, char** argv) {
   program.require_subcommand(1);
   program.set_version_flag("--version", version(), "Print the version and the commit that this was built from");
   add_train(program);
+  add_run(program);
   add_finetune(program);
   add_generate(program);
   add_score(program);

@@ -32,6 +32,7 @@ void add_checkpoint(CLI::App& program);
 /// Adds import-hf and export-hf to `checkpoint`.
 void add_hugging_face(CLI::App& checkpoint_command);
 void add_train(CLI::App& program);
+void add_run(CLI::App& program);
 void add_trace(CLI::App& program);
 void add_finetune(CLI::App& program);
 void add_generate(CLI::App& program);

@@ -262,4 +262,9 @@ void set_failure_probe(std::function<bool()> is_failure_reported) {
 
 int stop_signal() { return stop_request.signal(); }
 
+std::string stop_reason() {
+  const int signal = stop_signal();
+  return signal == 0 ? "" : ::strsignal(signal);
+}
+
 }  // namespace megalith::apps

@@ -57,5 +57,7 @@ void expect_next_run(std::string how);
 bool stop_asked(Index last);
 /// The signal of the request; 0: none.
 int stop_signal();
+/// Its name for people ("Terminated"); empty: none.
+std::string stop_reason();
 
 }  // namespace megalith::apps

@@ -169,10 +169,6 @@ struct Job {
   std::vector<io::RunLock> locks;  ///< of the first process
 };
 
-io::Path out_of(const TrainRequest& options) {
-  return options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
-}
-
 /// The recipe of the newest checkpoint of a folder with a readable manifest.
 std::optional<config::RunConfig> saved_recipe(io::Fs& fs, const io::Path& folder) {
   const auto unless_it_fails = [](auto&& read) -> decltype(read()) {
@@ -325,6 +321,10 @@ void require_shared_folders(comm::World& world, io::Fs& fs, const Job& job) {
 
 }  // namespace
 
+io::Path out_of(const TrainRequest& options) {
+  return options.out.empty() ? io::Path("out") / io::Path(options.recipe.file).stem() : io::Path(options.out);
+}
+
 std::string init_content(io::Fs& fs, const io::Path& init) {
   const bool is_hf = convert::is_hf_folder(fs, init);
   return content_of(fs, is_hf ? init : checkpoint_folder(fs, init, checkpoint::OnCorrupt::previous));
@@ -366,6 +366,7 @@ train::Outcome run_train(const TrainRequest& options) {
                                     .init = job->init,
                                     .screen = screen(),
                                     .stop_asked = stop_asked,
+                                    .stop_reason = stop_reason,
                                     .require_folders =
                                         [&] {
                                           for (const io::RunLock& lock : job->locks) lock.require_in_place();

@@ -15,6 +15,9 @@ struct TrainRequest {
   train::Resume resume = train::Resume::no;
 };
 
+/// The folder in which a request writes.
+io::Path out_of(const TrainRequest& options);
+
 /// Trains on the ranks of the launcher, or of this process. Returns `stopped` if a signal ended it with all state
 /// saved. Call catch_stop_signals() before. A process may train several times, one after another. Throws ConfigError
 /// for what the command line and the recipe break, and the errors of a run.

@@ -1,5 +1,6 @@
 #include "megalith/train/metrics.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -9,7 +10,7 @@
 namespace megalith::train {
 namespace {
 
-constexpr std::string_view kEvaluation = "{\"eval\":";
+constexpr std::string_view kEvaluation = "{\"eval\":", kStep = "{\"step\":";
 
 /// JSON has no NaN or infinity.
 std::string number(double value) { return std::isfinite(value) ? exact(value) : "null"; }
@@ -104,7 +105,7 @@ MetricsLog::MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step)
     : evaluated_(drop_later_lines(fs, file, resumed_step)), file_(fs, file) {}
 
 void MetricsLog::write(const StepMetrics& m) {
-  line(str("{\"step\":", m.step, ",\"loss\":", number(m.result.loss), parts_of(m.result.losses),
+  line(str(kStep, m.step, ",\"loss\":", number(m.result.loss), parts_of(m.result.losses),
            ",\"grad_norm\":", number(m.result.grad_norm), ",\"lr\":", number(m.result.learning_rate),
            ",\"loss_scale\":", number(m.result.loss_scale), ",\"skipped\":", m.result.skipped ? 1 : 0,
            m.result.rerun ? str(",\"rerun\":1,\"rows_factor\":", number(m.result.rows_factor)) : "", ",\"tokens\":",
@@ -132,6 +133,18 @@ void MetricsLog::write_graphs(Index step, const GraphAccount& a) {
            ",\"scratch_bytes\":", a.scratch_bytes, ",\"fragmentation_bytes\":", a.fragmentation_bytes,
            ",\"device_bytes\":", a.device_bytes, ",\"capture_s\":", number(a.capture_s),
            ",\"instantiate_s\":", number(a.instantiate_s), ",\"launch_s\":", number(a.launch_s), "}"));
+}
+
+Index last_step_of_metrics(io::Fs& fs, const io::Path& file) {
+  if (!fs.exists(file)) return 0;
+  const io::MappedFile log = fs.map(file);
+  std::string_view rest = log.text().substr(0, log.text().rfind('\n') + 1);  // 0: no complete line
+  while (!rest.empty()) {
+    const std::size_t begin = rest.substr(0, rest.size() - 1).rfind('\n') + 1;
+    if (rest.substr(begin).starts_with(kStep)) return std::max<Index>(0, step_of(rest.substr(begin)));
+    rest = rest.substr(0, begin);
+  }
+  return 0;
 }
 
 }  // namespace megalith::train

@@ -9,6 +9,8 @@
 
 namespace megalith::train {
 
+inline constexpr const char* kMetricsName = "metrics.jsonl";
+
 /// One line of metrics.jsonl for a step.
 struct StepMetrics {
   Index step = 0;
@@ -42,5 +44,8 @@ class MetricsLog {
   std::set<Index> evaluated_;  ///< steps
   io::LogFile file_;
 };
+
+/// The step of the last complete line of a step in a metrics.jsonl; 0 if there is none. Throws IoError.
+Index last_step_of_metrics(io::Fs& fs, const io::Path& file);
 
 }  // namespace megalith::train

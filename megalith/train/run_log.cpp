@@ -14,8 +14,8 @@ void RunLog::open(io::Fs& fs, const io::Path& out, Index step, const std::string
   if (!is_written_) return;
   history_.emplace(fs, out / kHistoryName);
   last_step_ = step;
-  event(step == 0 ? "start" : "resume", text);
-  metrics_.emplace(fs, out / "metrics.jsonl", step);
+  metrics_.emplace(fs, out / kMetricsName, step);
+  event(step == 0 ? "start" : "resume", text);  // after it metrics.jsonl has no later steps (read_attempt())
   if (has_events_) events_.emplace(fs, out / "tensorboard", step);
 }
 
@@ -66,14 +66,14 @@ void RunLog::add_events(Index step, const std::vector<Scalar>& scalars) {
 void RunLog::step(const StepMetrics& metrics) {
   if (!is_written_) return;
   last_step_ = metrics.step;
-  keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write(metrics); });
+  keep_up(metrics_are_late_, kMetricsName, [&] { metrics_->write(metrics); });
   add_events(metrics.step, scalars_of(metrics));
   if (!is_job_over()) line_.step(metrics);
 }
 
 void RunLog::evaluation(Index step, const HeldOutResult& held_out) {
   if (!is_written_) return;
-  keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write_eval(step, held_out); });
+  keep_up(metrics_are_late_, kMetricsName, [&] { metrics_->write_eval(step, held_out); });
   const Evaluated& result = held_out.result;
   if (!held_out.figures.empty()) return task_evaluation(step, held_out);
   const double perplexity = std::exp(result.losses[0].mean);
@@ -106,14 +106,14 @@ void RunLog::task_evaluation(Index step, const HeldOutResult& held_out) {
 
 void RunLog::graphs(Index step, const std::vector<GraphAccount>& accounts, capture::GraphMode mode) {
   if (!is_written_) return;
-  keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->write_graphs(step, accounts.front()); });
+  keep_up(metrics_are_late_, kMetricsName, [&] { metrics_->write_graphs(step, accounts.front()); });
   std::string tables = graphs_tables(accounts, mode);
   tables.pop_back();
   note(str("graphs captured by step ", step, ", of those planned\n", tables));
 }
 
 void RunLog::sync() {
-  if (metrics_) keep_up(metrics_are_late_, "metrics.jsonl", [&] { metrics_->sync(); });
+  if (metrics_) keep_up(metrics_are_late_, kMetricsName, [&] { metrics_->sync(); });
 }
 
 }  // namespace megalith::train

@@ -327,7 +327,8 @@ class Run {
     saves_.save(progress_, Failure::ends_the_run);
     graphs_.report_submit_times();
     log_.note(str("stopped on request after step ", progress_.step, "; go on with --resume"));
-    log_.event("stop", "on request, state saved");
+    const std::string reason = inputs_.stop_reason();
+    log_.event("stop", str("on request", reason.empty() ? "" : str(" (", reason, ')'), ", state saved"));
     return Outcome::stopped;
   }
 

@@ -23,6 +23,8 @@ struct TrainInputs {
   /// Whether this process was asked to stop (a signal). Called once per step on every rank. If it was not asked, the
   /// argument is the step after which a later request ends the run.
   std::function<bool(Index)> stop_asked = [](Index) { return false; };
+  /// What asked this process to stop ("Terminated"); empty: nothing, another process was asked.
+  std::function<std::string()> stop_reason = [] { return std::string(); };
   /// Throws IoError if a folder of the run no longer belongs to this job. Called on rank 0 before every save.
   std::function<void()> require_folders = [] {};
   std::optional<ops::KnownGemms> gemm_table = {};  ///< of a run whose bits this one must have

@@ -62,6 +62,11 @@ class CrashRun {
                      "; kill -KILL $pid; wait $pid; code=$?; cat " + errors + " >&2; exit $code");
   }
 
+  /// A command that trains under `run`, and goes on in `out`.
+  std::string supervised(const std::string& out) const {
+    return command(out, "run") + " --max-restarts 1000 --backoff 0s";
+  }
+
   /// What is wrong after a restart that must have gone on from `acknowledged` or later; "" when all is well.
   std::string problem_of(const Finished& restarted, std::int64_t acknowledged, const std::string& out) const {
     if (restarted.code != 0) return "the restart failed: " + restarted.err;
@@ -81,8 +86,8 @@ class CrashRun {
 
  private:
   std::string recipe() const { return path("crash.toml"); }
-  std::string command(const std::string& out) const {
-    return program() + " train " + recipe() + " --out " + out +
+  std::string command(const std::string& out, const std::string& name = "train") const {
+    return program() + ' ' + name + ' ' + recipe() + " --out " + out +
            " --resume=auto --set train.steps=" + std::to_string(steps_) + " " + settings_;
   }
   std::string settings_;
