@@ -1,5 +1,7 @@
 #include "megalith/ops/quantise.h"
 
+#include "megalith/ops/init.h"
+
 #include "tests/ops/fp8_reference.h"
 #include "tests/ops/op_test.h"
 
