@@ -44,7 +44,7 @@ void run(const config::RunPlan& plan, RunRecord& record) {
   comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { support::train_rank(world, plan, source, record); });
 }
 
-const RunRecord& one_rank() {
+const RunRecord& counted_on_one_rank() {
   static const std::unique_ptr<RunRecord> record = [] {
     auto made = std::make_unique<RunRecord>();
     run(support::small_plan({}, "fp64"), *made);
@@ -58,7 +58,7 @@ class CountedTargets : public ::testing::TestWithParam<Grid> {};
 TEST_P(CountedTargets, OfAnyGridGiveTheResultsOfOneRank) {
   RunRecord got;
   run(support::small_plan(GetParam(), "fp64"), got);
-  expect_fp64_agrees(got, one_rank());
+  expect_fp64_agrees(got, counted_on_one_rank());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CountedTargets, ::testing::ValuesIn(support::all_and_sharded_grids()),
@@ -69,7 +69,7 @@ TEST(CountedTargets, AreCountedInStepsFromGraphs) {
     SCOPED_TRACE(way.name);
     RunRecord got;
     run(support::with_graphs(support::small_plan({.tp = 2, .pp = 2, .dp = 2}, "fp64"), way, 2), got);
-    expect_fp64_agrees(got, one_rank());
+    expect_fp64_agrees(got, counted_on_one_rank());
   }
 }
 

@@ -21,7 +21,7 @@ void train_without_dropout(const Grid& grid, RunRecord& record) {
   comm::run_ranks(grid.ranks(), [&](comm::World& world) { support::train_rank(world, plan, record); });
 }
 
-const RunRecord& one_rank(const std::string& precision) {
+const RunRecord& gpt_on_one_rank(const std::string& precision) {
   static const auto make = [](const char* name) {
     auto record = std::make_unique<RunRecord>();
     support::train_on({}, name, *record);
@@ -34,8 +34,8 @@ const RunRecord& one_rank(const std::string& precision) {
 TEST_P(GridPromise, Fp64AgreesWithOneRank) {
   RunRecord got;
   support::train_on(GetParam(), "fp64", got);
-  expect_fp64_agrees(got, one_rank("fp64"));
-  expect_gradients_agree(GetParam(), got, one_rank("fp64"), 1e-12);
+  expect_fp64_agrees(got, gpt_on_one_rank("fp64"));
+  expect_gradients_agree(GetParam(), got, gpt_on_one_rank("fp64"), 1e-12);
 }
 
 // Without dropouts biases get their gradients elsewhere (nn::Seam::bias_grad).
@@ -52,7 +52,7 @@ TEST_P(GridPromise, Fp64AgreesWithOneRankWithoutDropout) {
 }
 
 TEST_P(GridPromise, Fp32AgreesWithOneRank) {
-  const RunRecord& want = one_rank("fp32");
+  const RunRecord& want = gpt_on_one_rank("fp32");
   RunRecord got;
   support::train_on(GetParam(), "fp32", got);
   EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), 1e-6);
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(All, GridPromise, ::testing::ValuesIn(support::all_grid
                          [](const auto& test) { return test.param.name(); });
 
 TEST(GridPromise, TheSmallModelLearns) {
-  const RunRecord& run = one_rank("fp64");
+  const RunRecord& run = gpt_on_one_rank("fp64");
   EXPECT_LT(run.losses.back(), run.losses.front() - 0.2);
 }
 
@@ -85,13 +85,13 @@ TEST(GridPromise, UnevenStagesTrainAlike) {
   config::RunPlan plan = support::small_plan({.pp = 4}, "fp64");
   plan.stage_layers = {0, 3, 4, 1};
   comm::run_ranks(4, [&](comm::World& world) { support::train_rank(world, plan, got); });
-  EXPECT_LT(relative_error(got.losses, one_rank("fp64").losses), 1e-12);
+  EXPECT_LT(relative_error(got.losses, gpt_on_one_rank("fp64").losses), 1e-12);
   RunRecord chunked;
   plan = support::small_plan({.pp = 2, .chunks = 2}, "fp64");
   plan.stage_layers = {3, 0, 5, 0};
   plan.group_size = 3;
   comm::run_ranks(2, [&](comm::World& world) { support::train_rank(world, plan, chunked); });
-  EXPECT_LT(relative_error(chunked.losses, one_rank("fp64").losses), 1e-12);
+  EXPECT_LT(relative_error(chunked.losses, gpt_on_one_rank("fp64").losses), 1e-12);
 }
 
 TEST(GridPromise, SubMicrobatchesChangeNoBits) {
@@ -120,7 +120,7 @@ TEST(GridPromise, OtherAxisOrdersAndMicrobatchesTrainAlike) {
   plan.grid = grid::resolve(sizes);
   plan.train.micro_batch = 2;
   comm::run_ranks(8, [&](comm::World& world) { support::train_rank(world, plan, got); });
-  EXPECT_LT(relative_error(got.losses, one_rank("fp64").losses), 1e-12);
+  EXPECT_LT(relative_error(got.losses, gpt_on_one_rank("fp64").losses), 1e-12);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ void run(const config::RunPlan& plan, RunRecord& record) {
   comm::run_ranks(plan.grid.world_size, [&](comm::World& world) { support::train_rank(world, plan, record); });
 }
 
-const RunRecord& one_rank(const std::string& precision) {
+const RunRecord& llama_on_one_rank(const std::string& precision) {
   static const auto make = [](const char* name) {
     auto record = std::make_unique<RunRecord>();
     run(llama_plan({}, name), *record);
@@ -45,12 +45,12 @@ class LlamaGrid : public ::testing::TestWithParam<Grid> {};
 TEST_P(LlamaGrid, Fp64AgreesWithOneRank) {
   RunRecord got;
   run(llama_plan(GetParam(), "fp64"), got);
-  expect_fp64_agrees(got, one_rank("fp64"));
-  expect_gradients_agree(GetParam(), got, one_rank("fp64"), 1e-12);
+  expect_fp64_agrees(got, llama_on_one_rank("fp64"));
+  expect_gradients_agree(GetParam(), got, llama_on_one_rank("fp64"), 1e-12);
 }
 
 TEST_P(LlamaGrid, Fp32AgreesWithOneRank) {
-  const RunRecord& want = one_rank("fp32");
+  const RunRecord& want = llama_on_one_rank("fp32");
   RunRecord got;
   run(llama_plan(GetParam(), "fp32"), got);
   EXPECT_LT(relative_error({got.losses[0]}, {want.losses[0]}), 1e-6);
@@ -83,7 +83,7 @@ TEST(Llama, NormsOfQueriesAndKeysTrainAlike) {
 }
 
 TEST(Llama, HasATableForItsHeadAndNoneForPositions) {
-  const RunRecord& run = one_rank("fp64");
+  const RunRecord& run = llama_on_one_rank("fp64");
   EXPECT_TRUE(run.parameters.tensors().contains("head.weight"));
   EXPECT_FALSE(run.parameters.tensors().contains("embedding.position.weight"));
   EXPECT_FALSE(run.parameters.tensors().contains("layers.0.attention.qkv.bias"));

@@ -34,7 +34,7 @@ struct Reference {
   std::unique_ptr<KeptDecisions> decisions;
 };
 
-const Reference& one_rank(const MoeModel& model, const std::string& precision = "fp64") {
+const Reference& moe_on_one_rank(const MoeModel& model, const std::string& precision = "fp64") {
   static std::map<std::string, Reference> all;
   const auto [place, is_new] = all.try_emplace(model.name + precision);
   Reference& reference = place->second;
@@ -58,7 +58,7 @@ TEST_P(MoeGridPromise, Fp64AgreesWithOneRank) {
   KeptDecisions decisions(plan, Use::record);
   RunRecord got;
   support::run_moe(plan, got, &decisions, model.text);
-  const Reference& want = one_rank(model);
+  const Reference& want = moe_on_one_rank(model);
   EXPECT_TRUE(decisions.all() == want.decisions->all()) << "not one decision may differ";
   support::expect_fp64_agrees(got, want.record);
   support::expect_gradients_agree({.sharding = grid.sharding}, got, want.record, 1e-12);
@@ -82,7 +82,7 @@ const std::vector<MoeGrid>& few_grids() {
 TEST(Moe, Fp32AgreesWithOneRankUnderItsDecisions) {
   for (const char* name : {"Top2", "LossOfSequences", "SigmoidWithBias"}) {
     const MoeModel& model = model_named(name);
-    const Reference& want = one_rank(model, "fp32");
+    const Reference& want = moe_on_one_rank(model, "fp32");
     for (const MoeGrid& grid : few_grids()) {
       SCOPED_TRACE(std::string(name) + " " + grid.name());
       RunRecord got;
@@ -99,7 +99,7 @@ TEST(Moe, Fp32AgreesWithOneRankUnderItsDecisions) {
 TEST(Moe, Bf16AgreesWithFp32UnderItsDecisions) {
   for (const char* name : {"Top2", "Drop"}) {
     const MoeModel& model = model_named(name);
-    const Reference& want = one_rank(model, "fp32");
+    const Reference& want = moe_on_one_rank(model, "fp32");
     for (const MoeGrid& grid : few_grids()) {
       SCOPED_TRACE(std::string(name) + " " + grid.name());
       RunRecord got;
@@ -118,7 +118,7 @@ TEST(Moe, LoadLossesOfSequencesAndOfStepsDoNotDependOnTheMicrobatch) {
   for (const auto& [name, depends] :
        {std::pair{"LossOfSequences", false}, std::pair{"GlobalLoss", false}, std::pair{"LossOfMicrobatches", true}}) {
     SCOPED_TRACE(name);
-    const RunRecord& want = one_rank(model_named(name)).record;
+    const RunRecord& want = moe_on_one_rank(model_named(name)).record;
     for (const Index micro_batch : {1, 4, 8}) {
       config::RunConfig recipe = moe_config({}, model_named(name), "fp64");
       recipe.train.micro_batch = micro_batch;
@@ -132,7 +132,7 @@ TEST(Moe, LoadLossesOfSequencesAndOfStepsDoNotDependOnTheMicrobatch) {
 
 TEST(Moe, NoMicrobatchChangesWhatIsDroppedOfIndentedText) {
   const MoeModel& model = model_named("DropIndentedText");
-  const Reference& want = one_rank(model);
+  const Reference& want = moe_on_one_rank(model);
   for (const Index micro_batch : {1, 4, 8}) {
     config::RunConfig recipe = moe_config({}, model, "fp64");
     recipe.train.micro_batch = micro_batch;
@@ -162,12 +162,12 @@ bool keeps_the_first(const std::vector<std::int32_t>& decisions, std::size_t run
 }
 
 TEST(Moe, DropByNamesWhichPairsStay) {
-  EXPECT_TRUE(keeps_the_first(one_rank(model_named("Pad")).decisions->all(), 4)) << "by position";
-  EXPECT_FALSE(keeps_the_first(one_rank(model_named("Drop")).decisions->all(), 2)) << "by probability";
+  EXPECT_TRUE(keeps_the_first(moe_on_one_rank(model_named("Pad")).decisions->all(), 4)) << "by position";
+  EXPECT_FALSE(keeps_the_first(moe_on_one_rank(model_named("Drop")).decisions->all(), 2)) << "by probability";
 }
 
 TEST(Moe, ReplayedDecisionsGiveTheBitsOfTheRun) {
-  const Reference& want = one_rank(model_named("LossOfMicrobatches"));
+  const Reference& want = moe_on_one_rank(model_named("LossOfMicrobatches"));
   RunRecord got;
   support::run_replayed(want.plan, *want.decisions, got);
   EXPECT_EQ(got.losses, want.record.losses);
@@ -203,7 +203,7 @@ TEST(Moe, HeldOutLossesKnowNoCapacity) {
 TEST(Moe, LearnsOnOneRank) {
   for (const MoeModel& model : moe_models()) {
     SCOPED_TRACE(model.name);
-    const RunRecord& run = one_rank(model).record;
+    const RunRecord& run = moe_on_one_rank(model).record;
     EXPECT_LT(run.losses.back(), run.losses.front() - 0.1);
     EXPECT_EQ(run.parameters.at("layers.1.moe.experts.down.weight").size(), 8u * 20 * 12);
     EXPECT_EQ(run.parameters.at("layers.1.moe.router.weight").size(), 8u * 20);
@@ -314,7 +314,7 @@ TEST(Moe, ASkewedRouterIsTheSameOnEveryGrid) {
   EXPECT_EQ(all.empty, 6);
   RunRecord want;
   support::run_moe(skewed(0.5, {}), want);
-  EXPECT_NE(want.losses, one_rank(model_named("LossOfMicrobatches")).record.losses);
+  EXPECT_NE(want.losses, moe_on_one_rank(model_named("LossOfMicrobatches")).record.losses);
   for (const MoeGrid& grid : few_grids()) {
     SCOPED_TRACE(grid.name());
     RunRecord got;
