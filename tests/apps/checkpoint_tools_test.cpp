@@ -106,7 +106,9 @@ TEST_F(CheckpointTools, AMeanTrainsEvaluatesAndExports) {
     if (first["result"] != "values") continue;
     ++compared;
     EXPECT_EQ(first["at"], second["at"]) << first["name"];
-    EXPECT_NEAR(first["largest"].get<double>(), second["largest"].get<double>(), 1e-7) << first["name"];
+    // The mean is rounded once to f32, by at most half of this.
+    EXPECT_NEAR(first["largest"].get<double>(), second["largest"].get<double>(), 0x1p-23 * first["scale"].get<double>())
+        << first["name"];
   }
   EXPECT_GT(compared, 10);
   train_as("tuned", "--set train.steps=1 --set train.init='\"" + out("mean") + "\"'");
@@ -185,10 +187,10 @@ TEST_F(CheckpointTools, PruneKilledAtEachOperationLosesNoneThatStays) {
 
 TEST_F(CheckpointTools, PruneIsRefusedWhileARunSaves) {
   const Finished busy =
-      support::beside_a_run(train("a", "--set checkpoint.interval=2"), out("a"),
+      support::beside_a_run(train_process("a", "--set checkpoint.interval=2"), out("a"),
                             "megalith checkpoint prune " + out("a") + "; echo code $?; " + support::kStop);
   EXPECT_THAT(busy.out, HasSubstr("code 74"));
-  EXPECT_THAT(busy.err, HasSubstr("holds"));
+  EXPECT_THAT(busy.err, HasSubstr("the folder is in use by"));
 }
 
 TEST_F(CheckpointTools, ReshardWritesTheFilesOfTheOtherGrid) {
@@ -217,9 +219,7 @@ TEST_F(CheckpointTools, ReshardWritesTheFilesOfTheOtherGrid) {
     const std::string more = settings + " --set train.steps=3";
     EXPECT_EQ(run_shell(train("as", "--resume" + more)).code, 0) << grid;
     ASSERT_EQ(tool("reshard " + step("as", 2) + " --grid one --out " + out("back")).code, 0);
-    if (grid.find("distributed") == std::string::npos) {
-      EXPECT_EQ(files_of(step("back", 2)), files_of(step("one", 2))) << grid;
-    }
+    EXPECT_EQ(files_of(step("back", 2)), files_of(step("one", 2))) << grid;
   }
 }
 
