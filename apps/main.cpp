@@ -218,6 +218,7 @@ constexpr CommandExample kExamples[] = {
     {"report table3", "mine=wikitext.json mine=lambada.json"},
     {"report table5", "mine=mnli.json mine=squad2.json"},
     {"report table6", "--format json"},
+    {"verify", "recipes/demo.toml --grid one --grid 'tp=2 pp=2' --steps 3 --set train.precision=fp64"},
     {"plan", "recipes/demo.toml --ranks 8 --set parallel.tp=2"},
     {"recipe", "recipes/demo.toml --set train.steps=100"},
     {"checkpoint info", "out/demo"},
@@ -347,6 +348,7 @@ int run(int argc, char** argv) {
   add_eval(program);
   add_report(program);
   add_trace(program);
+  add_verify(program);
   add_plan(program);
   add_recipe(program);
   add_tokenize(program);

@@ -34,6 +34,7 @@ void add_hugging_face(CLI::App& checkpoint_command);
 void add_train(CLI::App& program);
 void add_run(CLI::App& program);
 void add_trace(CLI::App& program);
+void add_verify(CLI::App& program);
 void add_finetune(CLI::App& program);
 void add_generate(CLI::App& program);
 void add_score(CLI::App& program);

@@ -15,15 +15,11 @@
 #include "megalith/base/hash.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
-#include "megalith/base/team.h"
 #include "megalith/base/text.h"
 #include "megalith/checkpoint/shard_io.h"
 #include "megalith/config/keys.h"
 #include "megalith/convert/hf_model.h"
-#include "megalith/data/chat_template.h"
 #include "megalith/io/log_file.h"
-#include "megalith/io/problem_text.h"
-#include "megalith/io/reader.h"
 #include "megalith/io/retrying_fs.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/io/save_protocol.h"
@@ -40,6 +36,7 @@
 #include "apps/program/signals.h"
 #include "apps/program/terminal.h"
 #include "apps/program/vocabulary.h"
+#include "apps/train/run_inputs.h"
 
 namespace megalith::apps {
 namespace {
@@ -131,30 +128,6 @@ std::optional<ops::KnownGemms> read_gemm_table(io::Fs& fs, const config::RunPlan
 train::ProgressLine::Screen screen() {
   if (isatty(STDERR_FILENO) != 0 && isatty(STDOUT_FILENO) == 0) return {.file = stdout};
   return {.file = stderr, .columns = terminal_columns};
-}
-
-/// The checkpoint of train.init or task.init, or task.init's Hugging Face folder, whose tensors are compared with its
-/// config.json. Nothing if it is not set, or if the run goes on from a checkpoint of its own.
-io::Path init_of(io::Fs& fs, const config::RunPlan& plan, const io::Path& out, train::Resume resume) {
-  const std::string& init = plan.init();
-  const std::string key = str(plan.init_key(), " = ", init);
-  if (init.empty()) return {};
-  if (resume != train::Resume::no && !io::published(fs, train::checkpoint_folder(plan, out)).empty()) return {};
-  if (!fs.is_dir(init))
-    throw InputError(str(key, ": there is no such folder of a checkpoint", io::looked_for_in(init),
-                         "; nothing is downloaded: of a model of Hugging Face, such as gpt2, `megalith checkpoint "
-                         "import-hf FOLDER --out OUT` makes one, from the folder of its files"));
-  if (convert::is_hf_folder(fs, init)) {
-    if (!plan.task.is_set()) {
-      throw InputError(str(key,
-                           ": is a Hugging Face folder; make a checkpoint of it, `megalith "
-                           "checkpoint import-hf ",
-                           init, " --out OUT`, and give ", plan.init_key(), " that OUT"));
-    }
-    convert::HfReader(fs, init, convert::read_hf_config(fs, init), plan.train.seed).check_tensors();
-    return init;
-  }
-  return checkpoint_folder(fs, init, checkpoint::OnCorrupt::previous);
 }
 
 /// Shared by all ranks of this process.
@@ -254,14 +227,6 @@ void require_no_file(io::Fs& fs, const io::Path& folder, std::string_view settin
       str(setting, " = ", folder.string(), path == folder ? "" : ": " + path.string(), ": is a file: name a folder"));
 }
 
-void print_notes(const config::RunPlan& plan, const data::DataNotes& notes) {
-  for (const std::string& folder : notes.folders) log::info(folder);
-  for (const std::string& documents : notes.left_out) log::warning(documents);
-  if (plan.data.key != data::DataConfig().key && !notes.has_members)
-    log::warning(str("data.key = ", io::printable(plan.data.key),
-                     ": has no effect: no file of data.train or data.valid is JSON lines or Parquet"));
-}
-
 Job prepare(config::RunPlan& plan, const TrainRequest& options, const Launcher& launcher, train::Resume resume) {
   const io::Path out = out_of(options);
   const std::shared_ptr<io::Fs> fs = rank_fs(launcher.process);
@@ -269,22 +234,9 @@ Job prepare(config::RunPlan& plan, const TrainRequest& options, const Launcher& 
   require_no_file(*fs, plan.checkpoint.dir, "checkpoint.dir");
   const std::optional<ops::KnownGemms> gemm_table = read_gemm_table(*fs, plan, options.gemm_table);
   const io::Path init = init_of(*fs, plan, out, resume);
-  const io::Path vocabulary = vocabulary_folder(*fs, plan.data.tokenizer, plan.data.vocab_dir);
-  const auto tokenizer = tokenizer::make_tokenizer(plan.data.tokenizer, vocabulary, *fs);
-  train::check_vocabulary(plan, *tokenizer);
-  if (plan.data.format == data::DataFormat::chat && plan.data.chat_template.empty()) {  // a checkpoint keeps it
-    const data::ChatTemplate of_folder = data::chat_template_of_folder(*fs, vocabulary);
-    plan.data.chat_template = data::kChatTemplateNames[static_cast<std::size_t>(of_folder)];
-  }
-  const std::shared_ptr<const train::RunData> data = train::open_run_data(*fs, plan, *tokenizer, usable_cores());
-  config::set_samples(data->train().samples, plan);
-  if (launcher.process == 0) print_notes(plan, data->notes());
-  const train::DataIdentity identity{
-      .tokenizer = tokenizer->content_hash(),
-      .corpus = data->train().fingerprint,
-      .vocabulary = tokenizer::read_vocabulary_files(*fs, plan.data.tokenizer, vocabulary),
-      .unicode = tokenizer->unicode_version()};
-  return {plan, out, fs, init, data, identity, gemm_table, {}};
+  const RunInputs inputs = open_run_inputs(*fs, plan);
+  if (launcher.process == 0) print_notes(plan, inputs.data->notes());
+  return {plan, out, fs, init, inputs.data, inputs.identity, gemm_table, {}};
 }
 
 /// Checks the command line alone. Returns whether a second folder must be checked to be shared.

@@ -124,7 +124,7 @@ class Exec {
       capture_->add(op, {});
       return capture_->within(op.name, [&] { execute(op.name, kernel); });
     }
-    if (comparison_ != nullptr) return comparison_->run(*this, op, Capture::Call(std::forward<Kernel>(kernel)));
+    if (watcher_ != nullptr) return watcher_->run(*this, op, Capture::Call(std::forward<Kernel>(kernel)));
     execute(op.name, kernel, op.kind);
   }
   /// Runs a kernel of run(), also a captured one.
@@ -160,15 +160,22 @@ class Exec {
   template <class Ops>
   void run_beside(const Graph& graph, const std::string& name, Ops&& ops) {
     GraphComparison comparison(graph, name);
-    comparison_ = &comparison;
-    try {
+    watched(comparison, [&] {
       ops();
       comparison.end();
+    });
+  }
+  /// Runs ops(), whose eager ops go through `watcher`.
+  template <class Ops>
+  void watched(OpWatcher& watcher, Ops&& ops) {
+    OpWatcher* const outer = std::exchange(watcher_, &watcher);
+    try {
+      ops();
     } catch (...) {
-      comparison_ = nullptr;
+      watcher_ = outer;
       throw;
     }
-    comparison_ = nullptr;
+    watcher_ = outer;
   }
   /// Null unless ops are being captured.
   Capture* capture() const { return capture_; }
@@ -230,7 +237,7 @@ class Exec {
   CallSite call_site_;
   const char* owner_ = kActivationsOwner;
   Capture* capture_ = nullptr;
-  GraphComparison* comparison_ = nullptr;
+  OpWatcher* watcher_ = nullptr;
   const PhasePlan* phase_ = nullptr;
   std::size_t next_tensor_ = 0, next_op_ = 0;
   std::uint64_t ops_run_ = 0;

@@ -141,20 +141,27 @@ class Capture final : public CaptureGuard {
   double begun_s_;
 };
 
+/// Runs the eager ops of an Exec in its place (Exec::watched): each op once, by ex.execute(op.name, call, op.kind). It
+/// may look at the op's tensors before and after. For checks; it costs an allocation per op.
+class OpWatcher {
+ public:
+  virtual ~OpWatcher() = default;
+  virtual void run(Exec& ex, const OpInfo& op, const Capture::Call& call) = 0;
+};
+
 /// Runs eagerly the code of which a graph was captured, and compares every op with the graph's. So a later run shows
 /// what a graph cannot notice at its capture. Throws InternalError that names the op if the host takes another path, or
 /// if a tensor has another shape or address. On the CPU, whose graphs hold single ops, each op also runs from the
 /// graph, on the same inputs. Different results are refused: the op then took a value by value that changes from step
 /// to step, instead of from memory. Takes memory. For debug builds, tests and graphs.check.
-class GraphComparison {
+class GraphComparison final : public OpWatcher {
  public:
   /// `graph` must outlive this. `name`: what is compared, for messages.
   GraphComparison(const Graph& graph, std::string name);
   /// All ops have run. Throws if the graph has more.
   void end();
 
-  // For Exec.
-  void run(Exec& ex, const OpInfo& op, const Capture::Call& call);
+  void run(Exec& ex, const OpInfo& op, const Capture::Call& call) override;
 
  private:
   [[noreturn]] void refuse(const CallSite& place, std::string_view op, std::string_view what) const;

@@ -39,7 +39,10 @@ std::vector<StatePiece> pieces_of(const ParamSet& params, const std::deque<optim
   std::size_t index = 0;
   for (const ParamBuffer& buffer : params.buffers()) {
     std::vector<FlatTensor> tensors = {{"", buffer.masters(), &buffer.own_ranges(), !buffer.has_copy()}};
-    if (buffer.has_gradients()) {
+    if (which == StateTensors::gradients) {
+      tensors.clear();
+      if (buffer.has_gradients()) tensors.push_back({kGradientOf, buffer.grads(), &buffer.own_ranges(), true});
+    } else if (buffer.has_gradients()) {
       const optim::Optimizer& optimizer = optimizers[index++];
       if (which == StateTensors::values_and_moments) {
         tensors.push_back({kFirstMoment, optimizer.m(), &buffer.own_ranges()});

@@ -17,8 +17,11 @@ struct StatePiece {
 /// Names of a parameter's moments: one of these prefixes, then the parameter's name.
 inline constexpr std::string_view kFirstMoment = "optimizer.m.", kSecondMoment = "optimizer.v.";
 
-/// The parts of the state.
-enum class StateTensors : std::uint8_t { values, values_and_moments };
+/// The same for a gradient, which is no part of the state: its prefix.
+inline constexpr std::string_view kGradientOf = "gradient of ";
+
+/// The parts of the state; or the gradients of the elements that a rank updates, after the sums over ranks.
+enum class StateTensors : std::uint8_t { values, values_and_moments, gradients };
 
 /// The masters and moments of the elements that this rank's optimizers update, and the values that rules update,
 /// without padding: the targets for reading a checkpoint. The values of all ranks that hold the same parameters are

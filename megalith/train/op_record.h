@@ -1,0 +1,78 @@
+#pragma once
+#include <compare>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "megalith/runtime/exec.h"
+#include "megalith/train/engine.h"
+
+namespace megalith::train {
+
+/// Which op of a step: the same on every grid that runs it.
+struct OpKey {
+  StepPhase phase = StepPhase::other;
+  Index sample = 0;  ///< the first one of its microbatch, in the batch
+  Index layer = 0;   ///< number of the model's layer; -1: before the layers; their number: after them
+  std::string op = {};
+  std::vector<std::string> parameters = {};  ///< that it reads: they tell the seams of a layer apart
+  int occurrence = 0;                        ///< among ops with all of this
+  auto operator<=>(const OpKey&) const = default;
+};
+/// "forward, sample 0, layer 3": without the op.
+std::string describe(const OpKey& key, Index num_layers);
+
+/// A result of an op on one rank, as f64.
+struct OpValue {
+  std::string gradient_of = {};  ///< the parameter whose gradient it is: what the op has added to it
+  Shape shape;
+  std::vector<double> values;
+};
+
+/// One op that a rank ran.
+struct OpRecord {
+  OpKey key;
+  OpKind kind = OpKind::local;
+  std::vector<std::size_t> sources;  ///< numbers of this rank's ops that have written what it reads, ascending
+  /// Of local ops of passes: activations, and what is added to gradients. Without values where it is neither.
+  std::vector<OpValue> results;
+};
+
+/// What one rank did in a step.
+struct RankOps {
+  int tp_rank = 0;
+  std::vector<OpRecord> ops;
+  std::vector<std::size_t> last_on_gradients;  ///< the ops that wrote to gradients after the passes
+};
+
+/// Records the ops of one step of an Engine (Exec::watched), on the CPU. Gradients must be 0 before the step. Memory:
+/// all results of all ops, in f64.
+class OpRecorder final : public OpWatcher {
+ public:
+  OpRecorder(Engine& engine, RankOps& ops);
+  void run(Exec& ex, const OpInfo& op, const Capture::Call& call) override;
+
+ private:
+  /// A range of memory: of a parameter, of its gradient, or what an op has written.
+  struct Extent {
+    const std::byte* begin = nullptr;
+    const std::byte* end = nullptr;
+    std::string name = {};
+  };
+  OpKey key_of(const CallSite& site, const OpInfo& op);
+  std::vector<std::size_t> writers_of(const Tensor& tensor) const;
+  void note_write(const Tensor& tensor, std::size_t op);
+  /// The name of the extent in which a tensor lies; empty if there is none.
+  static std::string name_in(const std::vector<Extent>& extents, const Tensor& tensor);
+
+  Engine& engine_;
+  RankOps& ops_;
+  std::vector<Extent> parameters_, gradients_;  // ascending
+  /// By first byte: the end, and the op that has written the range last.
+  std::map<const std::byte*, std::pair<const std::byte*, std::size_t>> written_;
+  std::map<OpKey, int> occurrences_;                             // keys of occurrence 0
+  std::map<std::tuple<StepPhase, int, int>, bool> seen_layers_;  // of a pass: phase, chunk, microbatch
+};
+
+}  // namespace megalith::train
