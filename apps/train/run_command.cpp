@@ -1,5 +1,6 @@
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>

@@ -81,7 +81,7 @@ class ChoiceLine {
   std::size_t answer(const char* key, std::size_t choices, Letters letters) {
     const ChoiceJson* const json = is_good_ ? find(json_, key) : nullptr;
     if (!is_good_) return 0;
-    if (json == nullptr || *json == "")
+    if (json == nullptr || (json->is_string() && json->get_ref<const std::string&>().empty()))
       return refuse(str(key, ": is missing: is it a test set without answers? Give one that has them")), 0;
     std::size_t number = choices;
     if (json->is_number_unsigned()) {

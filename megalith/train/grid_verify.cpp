@@ -64,7 +64,7 @@ class VerifiedRun {
 
   Engine& engine() { return engine_; }
   StepReport step() {
-    const StepReport report = engine_.step(*batches_, progress_, Stop::no);
+    StepReport report = engine_.step(*batches_, progress_, Stop::no);
     progress_ = {progress_.step + 1, progress_.samples + plan_.train.batch_after(progress_.samples)};
     return report;
   }

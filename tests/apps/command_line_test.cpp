@@ -416,7 +416,8 @@ TEST(CommandLine, HelpOfEveryCommand) {
   }
   EXPECT_EQ(run_shell("megalith doctor").code, 0);
   const nlohmann::json printed = nlohmann::json::parse(run_shell("megalith doctor --format json").out);
-  for (const char* what : {"cores allowed", "CPU quota", "threads in a rank"}) EXPECT_TRUE(printed.contains(what)) << what;
+  for (const char* what : {"cores allowed", "CPU quota", "threads in a rank"})
+    EXPECT_TRUE(printed.contains(what)) << what;
   EXPECT_EQ(printed.at("cores allowed").at("note").get<std::string>().rfind("by the affinity mask: ", 0), 0u);
   EXPECT_THAT(printed.at("f32 products").at("state").get<std::string>(),
               ::testing::AnyOf("own loops", ::testing::ContainsRegex("oneDNN [0-9]+.[0-9]+")));
