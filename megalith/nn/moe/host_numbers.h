@@ -21,8 +21,8 @@ class HostNumbers {
     memory_ = Buffer(bytes_of({count_}, DType::i32), device, Side::host);
     copied_ = Event(device);
   }
-  /// Starts to copy `numbers` i32, as many as there is room for. Ops until wait() run beside the copy: keep_until_here()
-  /// must come before it where there are such ops.
+  /// Starts to copy `numbers` i32, as many as there is room for. Ops until wait() run beside the copy:
+  /// keep_until_here() must come before it where there are such ops.
   void copy(Exec& ex, const Tensor& numbers) {
     if (memory_.bytes() != numbers.bytes()) throw InternalError("[HostNumbers] take_memory() was not called");
     auto& side = ex.backend<HostCopyStream>();
