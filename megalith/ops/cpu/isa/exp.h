@@ -3,15 +3,15 @@
 
 namespace megalith::ops::cpu::MEGALITH_ISA {
 
-/// e^x. The error is at most 1.5 ulp for x in [-87.336, 88.722]. Below that range the result is 0, because subnormal
-/// numbers would slow the products that read them. Above it the result is infinity. NaN stays NaN.
+/// e^x. The error is at most 1.5 ulp for x in [-87.3365402, 88.7228317]. Below that range the result is 0, because
+/// subnormal numbers would slow the products that read them. Above it the result is infinity. NaN stays NaN.
 ///   e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r).
 /// q is the polynomial of degree 4 with the smallest maximal relative error (3.1e-9, found by Remez' exchange in
 /// 50-digit arithmetic).
 inline Vec<float> exp(Vec<float> x) {
   using Bits = Vec<std::uint32_t>;
   constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kMin = -87.3365402f, kMax = 88.7228394f;
+  constexpr float kMin = -87.3365402f, kMax = 88.7228317f;  // the largest x with a finite e^x
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
   const Vec<float> shifted = fma(x, splat(kLog2E), splat(kRound));
   const Vec<float> n = shifted - kRound;
