@@ -50,23 +50,38 @@ __device__ float finite_or_nan(float x) {
   return (__float_as_uint(x) & 0x7fffffffu) < 0x7f800000u ? x : std::numeric_limits<float>::quiet_NaN();
 }
 
-/// 8 neighbours from `element` on, as f32. Those beyond `count` are 0.
+/// A thread's 8 x 8 elements of a square from `element` on, as f32. No load waits for another.
 template <class T>
-__device__ Values<float, kEach> load_eight(const T* x, Index element, int count, bool is_wide) {
-  Values<float, kEach> values;
-  if (is_wide && count >= kEach) {
-    constexpr int kLoads = sizeof(T) * kEach / 16, kOfLoad = kEach / kLoads;
+__device__ void load_whole(const T* x, Index element, Index columns, Values<float, kEach> (&values)[kEach]) {
+  constexpr int kLoads = sizeof(T) * kEach / 16, kOfLoad = kEach / kLoads;
+  Pack<T, kOfLoad> packs[kEach][kLoads];
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) {
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load)
+      packs[r][load] = load_pack<kOfLoad>(x, element + r * columns + load * kOfLoad);
+  }
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) {
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
-      const Values<float, kOfLoad> part = unpack(load_pack<kOfLoad>(x, element + load * kOfLoad));
+      const Values<float, kOfLoad> part = unpack(packs[r][load]);
 #pragma unroll
-      for (int i = 0; i < kOfLoad; ++i) values[load * kOfLoad + i] = part[i];
+      for (int i = 0; i < kOfLoad; ++i) values[r][load * kOfLoad + i] = part[i];
     }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) values[i] = i < count ? static_cast<float>(x[element + i]) : 0.0f;
   }
-  return values;
+}
+
+/// The same where only `rows` and `count` columns of the elements exist, or addresses allow no vectors. Others are 0.
+template <class T>
+__device__ void load_part(const T* x, Index element, Index columns, int rows, int count,
+                          Values<float, kEach> (&values)[kEach]) {
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) {
+#pragma unroll
+    for (int c = 0; c < kEach; ++c)
+      values[r][c] = r < rows && c < count ? static_cast<float>(x[element + r * columns + c]) : 0.0f;
+  }
 }
 
 __device__ void store_eight(std::uint8_t* to, uint2 codes, int count, bool is_wide) {
@@ -117,21 +132,17 @@ __global__ void __launch_bounds__(kThreads)
             columns = static_cast<int>(min(Index{kSide}, sizes.columns - first_column));
 
   Values<float, kEach> values[kEach];  // [row][column]
-  Values<std::uint32_t, kEach> column_max;
-#pragma unroll
-  for (int c = 0; c < kEach; ++c) column_max[c] = 0;
+  const Index element = (first_row + row) * sizes.columns + first_column + column;
+  if (sizes.is_wide && rows == kSide && columns == kSide)
+    load_whole(x, element, sizes.columns, values);
+  else
+    load_part(x, element, sizes.columns, rows - row, columns - column, values);
   std::uint32_t row_max[kEach];
 #pragma unroll
   for (int r = 0; r < kEach; ++r) {
-    const int count = row + r < rows ? columns - column : 0;
-    values[r] = load_eight(x, (first_row + row + r) * sizes.columns + first_column + column, count, sizes.is_wide);
     row_max[r] = 0;
 #pragma unroll
-    for (int c = 0; c < kEach; ++c) {
-      const std::uint32_t magnitude = finite_magnitude(values[r][c]);
-      row_max[r] = max(row_max[r], magnitude);
-      column_max[c] = max(column_max[c], magnitude);
-    }
+    for (int c = 0; c < kEach; ++c) row_max[r] = max(row_max[r], finite_magnitude(values[r][c]));
   }
 
   float row_inverses[kEach];
@@ -159,18 +170,27 @@ __global__ void __launch_bounds__(kThreads)
     put(turned, square_column, square_row, (sizes.rows + kSide - 1) / kSide);
   } else {
     if (straight.values != nullptr) {
+      // Lane r of a half-warp divides for row r.
+      std::uint32_t own_max = 0;
 #pragma unroll
       for (int r = 0; r < kEach; ++r) {
-        const float scale = block_scale(max_over_lanes(row_max[r], kHalfWarp / 2), form);
-        row_inverses[r] = 1.0f / scale;
-        if (lane % kHalfWarp == r && row + r < rows)
-          straight.scales[square_column * straight.stride + first_row + row + r] = scale;
+        const std::uint32_t largest = max_over_lanes(row_max[r], kHalfWarp / 2);
+        if (lane % kEach == r) own_max = largest;
       }
+      const float scale = block_scale(own_max, form), inverse = 1.0f / scale;
+      const int own = lane % kHalfWarp;
+      if (own < kEach && row + own < rows)
+        straight.scales[square_column * straight.stride + first_row + row + own] = scale;
+#pragma unroll
+      for (int r = 0; r < kEach; ++r) row_inverses[r] = __shfl_sync(0xffffffffu, inverse, r, kHalfWarp);
     }
     if (turned.values != nullptr) {
 #pragma unroll
       for (int c = 0; c < kEach; ++c) {
-        const std::uint32_t both = max(column_max[c], __shfl_xor_sync(0xffffffffu, column_max[c], kHalfWarp));
+        std::uint32_t largest = 0;
+#pragma unroll
+        for (int r = 0; r < kEach; ++r) largest = max(largest, finite_magnitude(values[r][c]));
+        const std::uint32_t both = max(largest, __shfl_xor_sync(0xffffffffu, largest, kHalfWarp));
         if (lane < kHalfWarp) warp_column_max[warp][column + c] = both;
       }
       __syncthreads();
