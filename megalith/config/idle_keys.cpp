@@ -39,10 +39,14 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
   const bool no_decay_steps =
       !optim::reads_decay_steps(o.decay) &&
       o.decay_steps != optim::default_decay_steps(o.decay, o.warmup_steps, plan.train.steps);  // of a resolved recipe
+  const bool no_fp8 = plan.train.policy().gemms != GemmFormat::e4m3;
+  constexpr std::string_view kNoFp8 = "a train.precision other than fp8";
   constexpr std::string_view kGraphs = "graphs.mode = none";
   const bool is_chat = plan.data.format == data::DataFormat::chat;
   return {{"data.key", is_chat && plan.data.key != data::DataConfig().key, "data.format = chat"},
           {"data.chat_too_long", !is_chat && plan.data.chat_too_long != data::ChatTooLong::cut, "data.format = text"},
+          {"fp8.skip_layers", no_fp8 && plan.fp8.skip_layers != nn::Fp8Skip::none, kNoFp8},
+          {"fp8.weight_grad", no_fp8 && plan.fp8.weight_grad, kNoFp8},
           {"graphs.check", no_graphs && plan.graphs.check_steps != usual.check_steps, kGraphs},
           {"graphs.optimizer", no_graphs && plan.graphs.optimizer, kGraphs},
           {"graphs.per", no_graphs && plan.graphs.per != usual.per, kGraphs},

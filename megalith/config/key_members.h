@@ -40,6 +40,8 @@ inline constexpr auto kNamesOf<capture::GraphsPer> = capture::kGraphsPerNames;
 template <>
 inline constexpr auto kNamesOf<nn::RecomputeMode> = nn::kRecomputeModeNames;
 template <>
+inline constexpr auto kNamesOf<nn::Fp8Skip> = nn::kFp8SkipNames;
+template <>
 inline constexpr auto kNamesOf<nn::RecomputeMethod> = nn::kRecomputeMethodNames;
 
 template <>

@@ -514,8 +514,9 @@ std::vector<Key> make_keys() {
        must_match, not_differ, "of initial weights, order of samples, dropout"},
       {"train.precision", at([](auto& c) -> auto& { return c.train.precision; }),
        words("`fp32` on CPUs, `bf16` on GPUs"), one_of(kPrecisions), must_match, not_differ,
-       "of activations and GEMMs. [numerics.md](numerics.md) has the number formats of each. `fp64` is for CPUs, and "
-       "so is `fp8` so far: bf16 with the forward and data gradient GEMMs of dense layers in FP8"},
+       "of activations and GEMMs. [numerics.md](numerics.md) has the number formats of each. `fp64` is for CPUs. `fp8` "
+       "is "
+       "bf16 with GEMMs of dense layers in FP8, on Hopper GPUs, and slowly on CPUs"},
       {"train.loss_scale",
        at(
            [](auto& c) -> auto& { return c.train.loss_scale; },
@@ -709,6 +710,20 @@ std::vector<Key> make_keys() {
        "experts only this result is kept in any case); `norms`: results of norms, from the residual stream; "
        "`attention`: its output, from q, k and v; `mlp`: first GEMM and activation of MLPs and experts, from their "
        "input; `dispatch`: the rows of experts, which their ranks get once more from the ranks of the tokens"},
+      {"fp8.skip_layers",
+       at([](auto& c) -> auto& { return c.fp8.skip_layers; }),
+       literal("'none'"),
+       one_of(kNamesOf<nn::Fp8Skip>),
+       {warns, kDiffers},
+       not_differ,
+       "with `train.precision = 'fp8'`: the layers whose GEMMs stay in bf16"},
+      {"fp8.weight_grad",
+       at([](auto& c) -> auto& { return c.fp8.weight_grad; }),
+       literal("false"),
+       any(),
+       {warns, kDiffers},
+       not_differ,
+       "weight gradients have FP8 operands, too"},
       {"device.type",
        at(
            [](auto& c) -> auto& { return c.device.type; }, [](auto& c) -> auto& { return c.device; }),

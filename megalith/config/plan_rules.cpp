@@ -80,12 +80,13 @@ void check_sizes(const RunPlan& plan, Problems& out) {
               str("their activations would have ", activations, " elements: must be at most 2^46"));
 }
 
+/// Rows of FP8 operands on GPUs come in multiples of this (ops/scaled_matmul.h).
+constexpr Index kGemmRows = 4;
+
 /// FP8 operands: blocks of 128 must not be cut by tp, and every other part of a model computes in bf16.
 void check_fp8(const RunPlan& plan, Problems& out) {
   if (plan.train.policy().gemms != GemmFormat::e4m3) return;
   const auto refuse = [&](std::string_view rule) { out.add("train.precision", plan.train.precision, rule); };
-  if (plan.device == Device::cuda)
-    refuse("is for device.type = cpu so far: no layer runs its FP8 kernels on a GPU; use bf16");
   const model::ModelConfig& m = plan.model;
   if (m.num_heads < 1) return;
   if (m.is_bert()) refuse("is for models that predict the next token; use bf16 with model.family = bert");
@@ -105,6 +106,18 @@ void check_fp8(const RunPlan& plan, Problems& out) {
   require("model.num_heads * head width", heads, tp);
   require("(model.num_heads + 2 * model.num_kv_heads) * head width", qkv, tp);
   require("model.ffn_hidden_size", m.ffn_hidden_size, tp);
+  const Index tokens = plan.train.micro_batch * m.seq_len;
+  if (plan.fp8.weight_grad && tokens % ops::kScaleBlock != 0) {
+    const Index samples = ops::kScaleBlock / std::gcd(ops::kScaleBlock, m.seq_len);
+    out.add("train.micro_batch", plan.train.micro_batch,
+            str("micro_batch * model.seq_len = ", tokens, " must be a multiple of ", ops::kScaleBlock,
+                " with fp8.weight_grad = true, whose blocks no microbatch may cut; the next is ",
+                ceil_div(plan.train.micro_batch, samples) * samples));
+  }
+  if (plan.device == Device::cuda && tokens / plan.sub_batches() % kGemmRows != 0)
+    out.add("train.micro_batch", plan.train.micro_batch,
+            str("micro_batch * model.seq_len", plan.sub_batches() > 1 ? " / 2" : "", " = ", tokens / plan.sub_batches(),
+                " must be a multiple of ", kGemmRows, " with train.precision = fp8 on a GPU"));
 }
 
 /// Every rank holds as many rows of what is taken in turn. The fix named is the next larger micro_batch that fits.

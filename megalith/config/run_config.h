@@ -92,6 +92,10 @@ struct RunConfig {
     std::optional<Index> layers;
     std::optional<std::vector<std::string>> modules;
   } recompute;
+  struct Fp8 {
+    std::optional<std::string> skip_layers;
+    std::optional<bool> weight_grad;
+  } fp8;
   struct Device {
     std::optional<std::string> type;
     std::optional<Index> ranks_per_node, threads;

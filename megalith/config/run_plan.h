@@ -13,6 +13,7 @@
 #include "megalith/data/data_config.h"
 #include "megalith/grid/parallel_config.h"
 #include "megalith/model/model_config.h"
+#include "megalith/nn/fp8_config.h"
 #include "megalith/nn/recompute_config.h"
 #include "megalith/ops/gemm_table.h"
 #include "megalith/optim/optim_config.h"
@@ -84,6 +85,7 @@ struct RunPlan {
   checkpoint::CheckpointConfig checkpoint;
   capture::GraphsConfig graphs;
   nn::RecomputeConfig recompute;
+  nn::Fp8Config fp8;
   Index log_interval = 1;
   bool tensorboard = false;  ///< event files in OUT/tensorboard
   Device device = Device::cpu;

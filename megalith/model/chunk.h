@@ -32,6 +32,8 @@ struct ChunkConfig {
   std::uint64_t seed = 0;
   CaptureConfig capture = {};
   nn::RecomputeConfig recompute = {};
+  nn::Fp8Config fp8 = {};
+  Index model_layers = 0;     ///< all layers of the model, for Fp8Config::skip_layers
   Index group_alignment = 1;  ///< nn::SublayerOptions
 };
 

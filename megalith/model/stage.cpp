@@ -85,7 +85,7 @@ Stage::Stage(StageConfig config, const comm::Mesh& mesh)
       memory_({.model = config_.model,
                .ranges = chunk_ranges(config_, mesh_),
                .tp = {mesh_.tp, config_.sequence_parallel, config_.sub_batches},
-               .chunk = {config_.seed, config_.capture, config_.recompute},
+               .chunk = {config_.seed, config_.capture, config_.recompute, config_.fp8, config_.model.num_layers},
                .policy = config_.policy,
                .device = config_.device,
                .determinism = config_.determinism},

@@ -5,9 +5,8 @@
 namespace megalith::nn {
 
 GatedMlp::GatedMlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params)
-    : TensorParallelSublayer(
-          {tp, params.at(name + ".up.weight"), params.find(name + ".up.bias"), params.policy().gemms},
-          {tp, params.at(name + ".down.weight"), params.find(name + ".down.bias"), params.policy().gemms}),
+    : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.find(name + ".up.bias"), options.gemms},
+                             {tp, params.at(name + ".down.weight"), params.find(name + ".down.bias"), options.gemms}),
       recomputes_activation_(options.recompute.has(RecomputeModule::gelu)),
       recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)) {}
 

@@ -34,15 +34,26 @@ void multiply(Exec& ex, GemmFormat format, const ops::Matmul& args) {
 }
 
 /// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given.
-void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& weight, Write write,
-                          ops::SmMargin sm_margin, const Tensor& bias_grad = {}) {
-  ops::matmul(ex, {.a = dy,
-                   .b = x,
-                   .c = as_matrix(weight.grad),
-                   .bias_grad = bias_grad ? bias_grad.reshaped({bias_grad.numel()}) : Tensor(),
-                   .transpose_a = Transpose::yes,
-                   .write = write,
-                   .sm_margin = sm_margin});
+void add_weight_gradients(Exec& ex, GemmFormat format, const ops::Matmul& args) {
+  if (format == GemmFormat::compute) return ops::matmul(ex, args);
+  const Index tokens = args.a.dim(0);
+  const ops::Operand a = ops::make_operand(ex, args.a.dim(1), tokens, ops::ScaleBlocks::vectors),
+                     b = ops::make_operand(ex, args.b.dim(1), tokens, ops::ScaleBlocks::vectors);
+  ops::quantise(ex, {.x = args.a, .turned = a});
+  ops::quantise(ex, {.x = args.b, .turned = b});
+  ops::scaled_matmul(ex, {.a = a, .b = b, .c = args.c, .write = args.write, .sm_margin = args.sm_margin});
+  if (args.bias_grad) ops::bias_backward(ex, args.a, args.bias_grad);
+}
+
+ops::Matmul weight_gradients(const Tensor& dy, const Tensor& x, const Param& weight, Write write,
+                             ops::SmMargin sm_margin, const Tensor& bias_grad) {
+  return {.a = dy,
+          .b = x,
+          .c = as_matrix(weight.grad),
+          .bias_grad = bias_grad ? bias_grad.reshaped({bias_grad.numel()}) : Tensor(),
+          .transpose_a = Transpose::yes,
+          .write = write,
+          .sm_margin = sm_margin};
 }
 
 }  // namespace
@@ -50,7 +61,7 @@ void add_weight_gradients(Exec& ex, const Tensor& dy, const Tensor& x, Param& we
 void ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const {
   const Tensor weight = as_matrix(weight_.value);
   sub_batch.make(ex, y, {x.dim(0) * sub_batch.count, weight.dim(0)}, x.dtype());
-  multiply(ex, format_,
+  multiply(ex, formats_.rows,
            {.a = x,
             .b = weight,
             .bias = bias(),
@@ -62,7 +73,7 @@ void ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const S
 void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, const GeluResults& results,
                                         const SubBatch& sub_batch) const {
   const auto& [z, y, form] = results;
-  if (bias_ == nullptr || format_ == GemmFormat::e4m3) {
+  if (bias_ == nullptr || formats_.rows == GemmFormat::e4m3) {
     forward(ex, x, z, sub_batch);
     sub_batch.make(ex, y, z.shape(), z.dtype());
     return ops::gelu(ex, {.z = sub_batch.of(z), .y = sub_batch.of(y), .form = form});
@@ -80,20 +91,21 @@ void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, const GeluRes
 
 InFlight ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
   const Tensor sums = tp_.region_sums(ex, dx);
-  multiply(ex, format_, {.a = dy, .b = as_matrix(weight_.value), .c = sums});
+  multiply(ex, formats_.rows, {.a = dy, .b = as_matrix(weight_.value), .c = sums});
   return tp_.from_region(ex, sums, dx, kWholeMicrobatch);
 }
 
 void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write,
                                            BiasGrad bias) const {
-  add_weight_gradients(ex, dy, x, weight_, write, margin_for(sums_input_grads()),
-                       bias == BiasGrad::to_add ? bias_grad() : Tensor());
+  add_weight_gradients(ex, formats_.weight_grad,
+                       weight_gradients(dy, x, weight_, write, margin_for(sums_input_grads()),
+                                        bias == BiasGrad::to_add ? bias_grad() : Tensor()));
 }
 
 InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const {
   sub_batch.make(ex, y, {tp_.rows_outside(x.dim(0)), weight_.value.dim(0)}, x.dtype());
   const Tensor rows = sub_batch.of(y), sums = tp_.region_sums(ex, rows);
-  multiply(ex, format_,
+  multiply(ex, formats_.rows,
            {.a = sub_batch.of(x),
             .b = weight_.value,
             .c = sums,
@@ -103,13 +115,14 @@ InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const 
 }
 
 void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const {
-  multiply(ex, format_, {.a = dy, .b = weight_.value, .c = dx, .sm_margin = margin_for(tp_.is_sequence_parallel())});
+  multiply(ex, formats_.rows,
+           {.a = dy, .b = weight_.value, .c = dx, .sm_margin = margin_for(tp_.is_sequence_parallel())});
 }
 
 void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const GeluGradient& gelu,
                                             const Tensor& bias_grad) const {
   const auto& [z, dz, form] = gelu;
-  if (!bias_grad || format_ == GemmFormat::e4m3) {
+  if (!bias_grad || formats_.rows == GemmFormat::e4m3) {
     backward_input(ex, dy, dz);
     ops::gelu_backward(ex, {.z = z, .dy = dz, .dz = dz, .form = form});
     if (bias_grad) ops::bias_backward(ex, dz, bias_grad);
@@ -126,8 +139,9 @@ void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Ge
 
 void RowParallelLinear::backward_weight(Exec& ex, const BackwardInRegion& gathered, const Tensor& x,
                                         ops::Write write) const {
-  add_weight_gradients(ex, gathered.d_out.x, x, weight_, write, margin_for(tp_.is_sequence_parallel()),
-                       gathered.has_out_bias_grad || bias_ == nullptr ? Tensor() : bias_->grad);
+  add_weight_gradients(ex, formats_.weight_grad,
+                       weight_gradients(gathered.d_out.x, x, weight_, write, margin_for(tp_.is_sequence_parallel()),
+                                        gathered.has_out_bias_grad || bias_ == nullptr ? Tensor() : bias_->grad));
 }
 
 }  // namespace megalith::nn

@@ -1,4 +1,5 @@
 #pragma once
+#include "megalith/nn/fp8_config.h"
 #include "megalith/nn/tensor_parallel.h"
 #include "megalith/params/param_set.h"
 
@@ -29,16 +30,16 @@ inline Tensor as_matrix(const Tensor& weight) {
   return weight.reshaped({weight.numel() / in, in});
 }
 
-/// Y = X W^T + b, W split by output features over `tp`: begins a region. With GemmFormat::e4m3 the operands of the
-/// forward pass and of the gradient of X are quantised in blocks of 128; each rank's blocks are those of one rank where
+/// Y = X W^T + b, W split by output features over `tp`: begins a region. With GemmFormat::e4m3 the operands of a GEMM
+/// are quantised in blocks of 128; each rank's blocks are those of one rank where
 /// 128 divides out/tp and in. So are those of RowParallelLinear, where 128 divides in/tp and out. x [O, in] -> y [T,
 /// out/tp]. Between a column-parallel and a row-parallel layer only element-wise or per-head work is allowed. Source:
 /// Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class ColumnParallelLinear {
  public:
   /// `bias` may be null: none is added.
-  ColumnParallelLinear(TensorParallel tp, Param& weight, Param* bias, GemmFormat format = GemmFormat::compute)
-      : tp_(std::move(tp)), weight_(weight), bias_(bias), format_(format) {}
+  ColumnParallelLinear(TensorParallel tp, Param& weight, Param* bias, const GemmFormats& formats = {})
+      : tp_(std::move(tp)), weight_(weight), bias_(bias), formats_(formats) {}
 
   /// The sub-microbatch's rows of x [O, in] -> [T/count, in]. Wait for the messages before they are read.
   [[nodiscard]] TensorParallel::InRegion to_region(Exec& ex, const Tensor& x, const SubBatch& sub_batch) const {
@@ -77,7 +78,7 @@ class ColumnParallelLinear {
   TensorParallel tp_;
   Param& weight_;  // value, grad: [out/tp, in]
   Param* bias_;    // [out/tp]
-  GemmFormat format_;
+  GemmFormats formats_;
 };
 
 /// Y = sum over tp of X_i W_i^T, W split by input features: ends a region. x [T, in/tp] -> y [O, out]. Every rank holds
@@ -85,8 +86,8 @@ class ColumnParallelLinear {
 class RowParallelLinear {
  public:
   /// `bias` may be null: none is added.
-  RowParallelLinear(TensorParallel tp, Param& weight, Param* bias, GemmFormat format = GemmFormat::compute)
-      : tp_(std::move(tp)), weight_(weight), bias_(bias), format_(format) {}
+  RowParallelLinear(TensorParallel tp, Param& weight, Param* bias, const GemmFormats& formats = {})
+      : tp_(std::move(tp)), weight_(weight), bias_(bias), formats_(formats) {}
 
   /// The sub-microbatch's rows of x [T, in/tp] -> those of y [O, out]. The first sub-microbatch makes y. Wait for the
   /// result before they are read.
@@ -113,7 +114,7 @@ class RowParallelLinear {
   TensorParallel tp_;
   Param& weight_;  // [out, in/tp]
   Param* bias_;    // [out]
-  GemmFormat format_;
+  GemmFormats formats_;
 };
 
 }  // namespace megalith::nn

@@ -18,9 +18,8 @@ void Mlp::declare(std::vector<ParamSpec>& specs, const std::string& name, const 
 
 Mlp::Mlp(const std::string& name, ops::GeluForm gelu, const SublayerOptions& options, const TensorParallel& tp,
          ParamSet& params)
-    : TensorParallelSublayer(
-          {tp, params.at(name + ".up.weight"), params.find(name + ".up.bias"), params.policy().gemms},
-          {tp, params.at(name + ".down.weight"), params.find(name + ".down.bias"), params.policy().gemms}),
+    : TensorParallelSublayer({tp, params.at(name + ".up.weight"), params.find(name + ".up.bias"), options.gemms},
+                             {tp, params.at(name + ".down.weight"), params.find(name + ".down.bias"), options.gemms}),
       gelu_(gelu),
       recomputes_gelu_(options.recompute.has(RecomputeModule::gelu)),
       recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)) {}

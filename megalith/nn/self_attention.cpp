@@ -36,9 +36,8 @@ void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& na
 
 SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec, const SublayerOptions& options,
                              const TensorParallel& tp, ParamSet& params)
-    : TensorParallelSublayer(
-          {tp, params.at(name + ".qkv.weight"), params.find(name + ".qkv.bias"), params.policy().gemms},
-          {tp, params.at(name + ".out.weight"), params.find(name + ".out.bias"), params.policy().gemms}),
+    : TensorParallelSublayer({tp, params.at(name + ".qkv.weight"), params.find(name + ".qkv.bias"), options.gemms},
+                             {tp, params.at(name + ".out.weight"), params.find(name + ".out.bias"), options.gemms}),
       heads_(spec.num_heads / tp.group().size()),
       kv_heads_(spec.num_kv_heads / tp.group().size()),
       head_dim_(spec.head_dim),

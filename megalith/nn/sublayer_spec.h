@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "megalith/nn/fp8_config.h"
 #include "megalith/nn/moe/expert_parallel.h"
 #include "megalith/nn/moe/moe_config.h"
 #include "megalith/nn/recompute_config.h"
@@ -71,6 +72,7 @@ struct SublayerOptions {
   RecomputeConfig recompute = {};
   Index group_alignment = 1;                                      ///< of the rows of experts (ops::GroupRows)
   std::optional<ForwardStage> captured_end = ForwardStage::seam;  ///< SublayerStages
+  GemmFormats gemms = {};                                         ///< experts compute in Policy::compute
 };
 
 /// Appends the parameters of the norm and the sublayer, in the order of their ops.

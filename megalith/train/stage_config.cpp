@@ -31,6 +31,7 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .instances = plan.graphs.per == capture::GraphsPer::slot ? model::CaptureInstance::slot
                                                                    : model::CaptureInstance::microbatch,
           .recompute = plan.recompute,
+          .fp8 = plan.fp8,
           .sharding = plan.optimizer.sharding};
 }
 

@@ -32,11 +32,18 @@ TEST(Fp8Rules, CutBlocksAreRefusedWithTheNearestSizes) {
       "whose blocks no rank may cut; the nearest are 512 and 1024");
 }
 
-TEST(Fp8Rules, OtherModelsAndGpusAreRefused) {
-  EXPECT_EQ(
-      problem_in_fp8({"device.type=cuda"}),
-      "r.toml: 1 problem\n  train.precision = fp8: is for device.type = cpu so far: no layer runs its FP8 kernels "
-      "on a GPU; use bf16");
+TEST(Fp8Rules, MicrobatchesAreRefusedThatCutBlocksOrRows) {
+  EXPECT_EQ(problem_in_fp8({"fp8.weight_grad=true", "model.seq_len=48", "train.micro_batch=4"}),
+            "r.toml: 1 problem\n  train.micro_batch = 4: micro_batch * model.seq_len = 192 must be a multiple of 128 "
+            "with fp8.weight_grad = true, whose blocks no microbatch may cut; the next is 8");
+  EXPECT_EQ(problem_in_fp8({"fp8.weight_grad=true", "model.seq_len=48", "train.micro_batch=8"}), "");
+  EXPECT_EQ(problem_in_fp8({"device.type=cuda", "model.seq_len=7", "train.micro_batch=2"}),
+            "r.toml: 1 problem\n  train.micro_batch = 2: micro_batch * model.seq_len = 14 must be a multiple of 4 with "
+            "train.precision = fp8 on a GPU");
+  EXPECT_EQ(problem_in_fp8({"device.type=cuda", "model.seq_len=8", "train.micro_batch=2"}), "");
+}
+
+TEST(Fp8Rules, OtherModelsAreRefused) {
   EXPECT_NE(
       problem_in_fp8({"moe.num_experts=4", "moe.top_k=2", "model.family=llama"})
           .find("train.precision = fp8: does not go with moe.num_experts: the GEMMs of experts have no FP8; use bf16"),

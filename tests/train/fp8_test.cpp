@@ -34,6 +34,15 @@ const RunRecord& fp8_of_one_rank(const std::string& family) {
   return family == "gpt2" ? *gpt : *llama;
 }
 
+/// Microbatches of one block of 128 tokens. All of a layer's GEMMs are in FP8, but for the first layer.
+config::RunConfig whole_blocks(const Grid& grid, const std::string& family) {
+  config::RunConfig c = fp8_config(grid, family);
+  c.model.seq_len = 32;
+  c.fp8.skip_layers = "first";
+  c.fp8.weight_grad = true;
+  return c;
+}
+
 class Fp8Family : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Fp8Family, TrainsAsBf16Does) {
@@ -74,6 +83,29 @@ TEST_P(Fp8Family, RecomputationAndGraphsChangeNoBit) {
     EXPECT_EQ(got->norms, want.norms);
     EXPECT_EQ(got->parameters.tensors(), want.parameters.tensors());
   }
+}
+
+TEST_P(Fp8Family, WeightGradientsAndSkippedLayers) {
+  config::RunConfig in_bf16 = whole_blocks({}, GetParam()), all_layers = in_bf16, from_graphs = in_bf16;
+  const auto got = trained_fp8(in_bf16);
+  in_bf16.train.precision = "bf16";
+  in_bf16.fp8 = {};
+  all_layers.fp8.skip_layers = "none";
+  from_graphs.graphs.mode = "iteration";
+  const auto bf16 = trained_fp8(in_bf16);
+  EXPECT_LE(relative_error(got->losses, bf16->losses), 5e-3);
+  EXPECT_LE(relative_error(got->norms, bf16->norms), 0.1);
+  EXPECT_NE(got->losses[0], trained_fp8(all_layers)->losses[0]) << "the first layer is in bf16";
+  for (const Grid& grid : {Grid{.pp = 2}, Grid{.tp = 2}}) {
+    SCOPED_TRACE(grid.name());
+    const auto on_grid = trained_fp8(whole_blocks(grid, GetParam()));
+    if (grid.tp == 1) {
+      EXPECT_EQ(on_grid->losses[0], got->losses[0]);
+    }
+    EXPECT_LE(relative_error(on_grid->losses, got->losses), 2e-3);
+    EXPECT_LE(relative_error(on_grid->norms, got->norms), 5e-2);
+  }
+  EXPECT_EQ(trained_fp8(from_graphs)->parameters.tensors(), got->parameters.tensors());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Fp8Family, ::testing::Values("gpt2", "llama"),

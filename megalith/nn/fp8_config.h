@@ -1,0 +1,35 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "megalith/params/policy.h"
+
+namespace megalith::nn {
+
+/// The layers of a model whose GEMMs stay in bf16 although the policy has FP8 operands.
+enum class Fp8Skip : std::uint8_t { none, first, last, first_and_last };
+inline constexpr std::array<std::string_view, 4> kFp8SkipNames = {"none", "first", "last", "first,last"};
+
+/// Section [fp8]: how a model uses FP8 operands, where Policy::gemms is e4m3.
+struct Fp8Config {
+  Fp8Skip skip_layers = Fp8Skip::none;
+  bool weight_grad = false;  ///< weight gradients have FP8 operands, too
+  bool operator==(const Fp8Config&) const = default;
+};
+
+/// The formats of the GEMMs of a layer's linear parts.
+struct GemmFormats {
+  GemmFormat rows = GemmFormat::compute;  ///< of the forward pass and of the gradient of the input
+  GemmFormat weight_grad = GemmFormat::compute;
+};
+
+/// Of layer `layer` of `layers`.
+constexpr GemmFormats gemm_formats(GemmFormat format, const Fp8Config& config, Index layer, Index layers) {
+  const bool skips_first = config.skip_layers == Fp8Skip::first || config.skip_layers == Fp8Skip::first_and_last,
+             skips_last = config.skip_layers == Fp8Skip::last || config.skip_layers == Fp8Skip::first_and_last;
+  if ((skips_first && layer == 0) || (skips_last && layer == layers - 1)) return {};
+  return {format, config.weight_grad ? format : GemmFormat::compute};
+}
+
+}  // namespace megalith::nn
