@@ -15,6 +15,7 @@
 #include "megalith/io/checksum.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/save_protocol.h"
+#include "megalith/params/non_finite.h"
 #include "megalith/tokenizer/vocabulary_files.h"
 #include "megalith/train/gather.h"
 #include "megalith/train/host_memory.h"
@@ -66,6 +67,16 @@ std::vector<Index> even_stages(Index layers, Index stages) {
   std::vector<Index> shares;
   for (Index i = 0; i < stages; ++i) shares.push_back(layers * (i + 1) / stages - layers * i / stages);
   return shares;
+}
+
+/// Throws NonFiniteError on all ranks if one has read a value that is not finite. Collective.
+void require_finite(comm::World& world, const io::Path& folder, const FirstNonFinite& mine) {
+  const std::string found = train::share_least_text(
+      world, {mine.order(), mine.is_found() ? str(mine.parameter(), " = ", mine.value()) : std::string()});
+  if (found.empty()) return;
+  throw NonFiniteError(str("[", folder.string(), "] ", found,
+                           ": values of parameters must be finite; the training has broken them, an earlier "
+                           "checkpoint may be good"));
 }
 
 }  // namespace
@@ -324,15 +335,22 @@ std::string InferenceJob::fill_from_checkpoint(comm::World& world, const Fill& f
   for (;;) {
     folder = train::share_text(world, folder.string());
     std::string damage, digest;
+    FirstNonFinite broken;
     try {
       checkpoint::CheckpointReader reader(*fs_, folder);
       digest = reader.manifest().digest.hex();
-      fill(saved_dtype_, [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
+      fill(saved_dtype_, [&](const TensorSlice& slice, const Tensor& values) {
+        reader.read(slice, values);
+        broken.add(slice.name, values);
+      });
     } catch (const InputError& error) {
       damage = error.what();
     }
     damage = train::share_first_text(world, damage);
-    if (damage.empty()) return digest;
+    if (damage.empty()) {
+      require_finite(world, folder, broken);
+      return digest;
+    }
     pass_over(*fs_, given_, folder, damage, unusable);
     if (world.rank() == 0) folder = checkpoint_folder(*fs_, given_, checkpoint::OnCorrupt::previous, unusable);
   }
@@ -345,7 +363,12 @@ std::string InferenceJob::fill_from_hf(comm::World& world, const Fill& fill) con
     if (const std::string heads = reader.warning(); !heads.empty()) log::warning(heads);
   }
   const DType dtype = plan_.train.policy().compute == DType::f64 ? DType::f64 : DType::f32;
-  fill(dtype, [&](const TensorSlice& slice, const Tensor& values) { reader.read(slice, values); });
+  FirstNonFinite broken;
+  fill(dtype, [&](const TensorSlice& slice, const Tensor& values) {
+    reader.read(slice, values);
+    broken.add(slice.name, values);
+  });
+  require_finite(world, folder_, broken);
   if (world.rank() != 0) return train::share_text(world, "");
   std::string digests;
   for (const std::string& name : fs_->list(folder_)) {

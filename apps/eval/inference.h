@@ -78,8 +78,8 @@ class InferenceJob {
   eval::InferenceConfig config(std::vector<eval::AskedResult> results, Index window) const;
   /// Allocates the memory of an eval::InferenceModel or eval::Decoder and reads the values. If the newest of several
   /// checkpoints is damaged, it reads the previous one, with a warning. Returns the digest of the values: from the
-  /// manifest, or of the files of a Hugging Face folder. It is the same on all ranks. Throws IoError, and ConfigError
-  /// for too little memory. Collective.
+  /// manifest, or of the files of a Hugging Face folder. It is the same on all ranks. Throws IoError, ConfigError
+  /// for too little memory, and NonFiniteError, with the first parameter, for a value that is not finite. Collective.
   template <class Model>
   std::string load(comm::World& world, Model& model) const {
     require_memory(world, model.planned_bytes());

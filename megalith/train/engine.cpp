@@ -1,10 +1,8 @@
 #include "megalith/train/engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "megalith/base/error.h"
@@ -14,32 +12,12 @@
 #include "megalith/ops/init.h"
 #include "megalith/ops/row_budget.h"
 #include "megalith/train/gather.h"
+#include "megalith/train/non_finite.h"
 
 namespace megalith::train {
 namespace {
 
 constexpr Index kOutcomeBytes = round_up(Index{sizeof(ops::StepOutcome)}, kAlignment);
-
-/// The first parameter of a rank with a value that is not finite, by name; empty: none. Copies the values to the host,
-/// one parameter at a time.
-std::string non_finite_parameter(Exec& ex, const ParamSet& params) {
-  Exec host;
-  for (const ParamBuffer& buffer : params.buffers()) {
-    for (const Param& param : buffer.params()) {
-      const Tensor values = host.tensor(param.value.shape(), param.value.dtype());
-      ex.copy(values.raw(), param.value.raw(), values.bytes());
-      ex.synchronize();
-      const bool is_finite = dispatch_float(values.dtype(), "non_finite_parameter", [&]<class T>() {
-        return std::ranges::all_of(values.span<T>(), [](T value) {
-          return std::isfinite(static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(value));
-        });
-      });
-      host.release();
-      if (!is_finite) return param.name();
-    }
-  }
-  return "";
-}
 
 /// Numbers of microbatches [M, N] sample by sample. Those of spans are [2, B, S] in a microbatch of B samples.
 std::vector<float> by_sample(const Tensor& numbers, const config::RunPlan& plan) {
@@ -109,23 +87,16 @@ void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
                               "] the ranks disagree about the collectives of this step: parameters stay those of step ",
                               step - 1));
   }
-  std::uint64_t mine = outcome.finite_here != 0 ? 0 : 1;
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(world().size()));
-  Exec host;
-  comm::all_gather(host, world().all(), Tensor(&mine, {1}, DType::u64),
-                   Tensor(all.data(), {world().size()}, DType::u64))
-      .wait(host);
-  std::string ranks;
-  for (int rank = 0; rank < world().size(); ++rank) {
-    if (all[static_cast<std::size_t>(rank)] != 0) ranks += str(ranks.empty() ? "" : ", ", rank);
-  }
-  const std::string name = non_finite_parameter(exec(), stage().params());
-  const std::string broken = share_first_text(
-      world(), name.empty() ? "" : str("; ", name, " on rank ", world().rank(), " holds what is not finite"));
+  const std::string ranks = ranks_with_non_finite(world(), outcome.finite_here == 0), broken = broken_parameter();
   throw NonFiniteError(str("[step ", step, "] loss = ", exact(outcome.totals.loss_sums[0]),
                            ", gradient norm = ", exact(outcome.grad_norm), ": must be finite; seen on rank ", ranks,
-                           broken, "; parameters stay those of step ", step - 1,
+                           broken.empty() ? "" : "; " + broken, "; parameters stay those of step ", step - 1,
                            ". A lower optimizer.lr or a longer warm-up may help"));
+}
+
+std::string Engine::broken_parameter() {
+  const Gradients gradients = steps_started() == 0 ? Gradients::kept : Gradients::replaced;
+  return non_finite_parameter(world(), exec(), stage().params(), gradients);
 }
 
 Index Engine::needed_factor(std::byte* totals) const {

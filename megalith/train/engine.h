@@ -104,6 +104,8 @@ class Engine {
     Index step() const { return progress.step + 1; }
   };
   [[noreturn]] void refuse(const ops::StepOutcome& outcome, Index step);
+  /// non_finite_parameter() after the last finished step. Collective.
+  std::string broken_parameter();
   /// A rank of experts had too few rows. `totals`: of MoE layers.
   /// The least capacity factor, in thousandths, that suffices for a step with these totals.
   Index needed_factor(std::byte* totals) const;

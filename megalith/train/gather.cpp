@@ -1,5 +1,8 @@
 #include "megalith/train/gather.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace megalith::train {
 
 std::vector<std::vector<std::byte>> gather_bytes(comm::World& world, std::span<const std::byte> mine) {
@@ -37,6 +40,18 @@ std::string share_first_text(comm::World& world, const std::string& mine) {
   std::int64_t first = mine.empty() ? world.size() : world.rank();
   comm::all_reduce(host, world.all(), Tensor(&first, {1}, DType::i64), comm::Reduce::min).wait(host);
   return first == world.size() ? std::string() : share_text(world, mine, static_cast<int>(first));
+}
+
+std::string share_least_text(comm::World& world, const Finding& mine) {
+  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  std::int64_t order = mine.text.empty() ? kNone : mine.order;
+  std::vector<std::int64_t> orders(static_cast<std::size_t>(world.size()));
+  Exec host;
+  comm::all_gather(host, world.all(), Tensor(&order, {1}, DType::i64),
+                   Tensor(orders.data(), {world.size()}, DType::i64))
+      .wait(host);
+  const auto least = std::ranges::min_element(orders);
+  return *least == kNone ? std::string() : share_text(world, mine.text, static_cast<int>(least - orders.begin()));
 }
 
 }  // namespace megalith::train

@@ -17,6 +17,7 @@
 #include "megalith/nn/moe/router.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/gather.h"
+#include "megalith/train/replica_check.h"
 
 namespace megalith::train {
 namespace {
@@ -273,6 +274,7 @@ void Saver::prune() {
 }
 
 checkpoint::Digest128 Saver::save(const Progress& progress, Space space) {
+  require_equal_replicas(engine_, staging_);
   const bool first = engine_.world().rank() == 0;
   std::string problem;
   const auto attempt = [&](auto&& work) {  // an I/O failure of one rank is everybody's answer, not a deadlock

@@ -33,8 +33,8 @@ class Saver {
   Saver(Engine&, const config::RunPlan&&, const DataIdentity&, io::Fs&, io::Path) = delete;
 
   /// Publishes step_<progress.step> and prunes old checkpoints. Returns the state digest. Throws IoError on every rank
-  /// if any rank could not write, or if space was checked and there was too little. Then nothing is acknowledged, and
-  /// the earlier checkpoints stay.
+  /// if any rank could not write, or if space was checked and there was too little; CollectiveError if replicas of
+  /// parameters differ (require_equal_replicas). Then nothing is acknowledged, and the earlier checkpoints stay.
   checkpoint::Digest128 save(const Progress& progress, Space space = Space::not_asked);
   /// The space that a save lacks in its folder at present, on rank 0; empty if there is enough, or if it is unknown,
   /// and on the other ranks.
