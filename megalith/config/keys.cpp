@@ -561,7 +561,7 @@ std::vector<Key> make_keys() {
        at_least(0), may_change, not_differ, "of `early_stop`: nats by which a loss must be lower to be better"},
       {"optimizer.type", at([](auto& c) -> auto& { return c.optimizer.type; }), words("`adamw`"),
        one_of(kNamesOf<optim::OptimizerType>), must_match, not_differ,
-       "`muon`: Muon updates the matrices of layers, and AdamW all else ([Muon](#muon)); not with experts", has_muon},
+       "`muon`: Muon updates the matrices of layers, and AdamW all else ([Muon](#muon))", has_muon},
       {"optimizer.muon_momentum", at([](auto& c) -> auto& { return c.optimizer.muon_momentum; }),
        words("`0.95` with `muon`"), probability(), warns, not_differ, "of Muon's only moment, in Nesterov's form",
        has_muon},

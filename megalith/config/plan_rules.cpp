@@ -174,8 +174,6 @@ void check_batches(const RunPlan& plan, Problems& out) {
 void check_train(const RunPlan& plan, Problems& out) {
   const TrainConfig& t = plan.train;
   out.require(!plan.data.train.empty() || t.steps == 0, "data.train", "[]", "must name at least one file to train on");
-  out.require(plan.optimizer.type != optim::OptimizerType::muon || !plan.model.moe.has_experts(), "optimizer.type",
-              "muon", "does not go with moe.num_experts: the matrices of experts are not built; use adamw");
   if (t.early_stop > 0) {
     out.require(plan.data.has_valid(), "train.early_stop", t.early_stop,
                 "needs a held-out set: give data.valid or data.split");

@@ -1,6 +1,7 @@
 #include "megalith/optim/muon.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -21,11 +22,15 @@ double scale_of(MuonScale scale, Index rows, Index columns) {
                                              : std::sqrt(std::max(1.0, r / c));
 }
 
-Index last_dim(const Shape& shape) { return shape[shape.rank() - 1]; }
+/// How many weights lie one behind the other in a tensor of this shape.
+Index weights_in(const Param& param, const Shape& shape) {
+  return param.spec.placement.grid == grid::GridKind::expert ? shape[0] : 1;
+}
 
-/// Matrix `s` of a batch [S, R, C].
-Tensor matrix_of(const Tensor& batch, std::size_t s) {
-  return batch.rows(static_cast<Index>(s), 1).reshaped({batch.dim(1), batch.dim(2)});
+/// Rows and columns of each.
+std::array<Index, 2> dims_of_weight(const Param& param, const Shape& shape) {
+  const Index columns = shape[shape.rank() - 1];
+  return {shape.numel() / weights_in(param, shape) / columns, columns};
 }
 
 }  // namespace
@@ -36,59 +41,82 @@ Muon::Muon(const OptimConfig& config, const ParamBuffer& params, comm::Group dat
   find_batches();
 }
 
-std::vector<Muon::Matrix> Muon::find_matrices() const {
-  std::vector<Matrix> all;
+std::vector<Muon::Matrices> Muon::find_matrices() const {
+  std::vector<Matrices> all;
   for (const Param& param : params_.params()) {
+    if (!takes(param)) continue;
     const TensorSlice& slice = param.spec.slice;
-    for (const RowRuns& rows : param.spec.matrices) {
-      const Index columns = last_dim(slice.local), own_rows = slice.local.numel() / columns / rows.stride * rows.run;
-      const Index global_columns = last_dim(slice.global),
-                  global_rows = slice.global.numel() / global_columns / rows.stride * rows.run;
-      const bool cuts_columns = columns != global_columns, cuts_rows = own_rows != global_rows;
-      const bool is_wide = global_rows <= global_columns;
-      all.push_back({.param = &param,
-                     .runs = rows,
-                     .rows = own_rows,
-                     .columns = columns,
-                     .side = cuts_columns || (!cuts_rows && is_wide) ? Side::left : Side::right,
-                     .is_split = cuts_columns || cuts_rows,
-                     .scale = scale_of(config_.muon_scale, global_rows, global_columns)});
+    const auto [held_rows, columns] = dims_of_weight(param, slice.local);
+    const auto [whole_rows, whole_columns] = dims_of_weight(param, slice.global);
+    const bool cuts_columns = columns != whole_columns, cuts_rows = held_rows != whole_rows;
+    const Index held = weights_in(param, slice.local), per_owner = experts_per_owner(param);
+    for (Index first = 0; first < held; first += per_owner) {
+      for (const RowRuns& runs : param.spec.matrices) {
+        const Index rows = held_rows / runs.stride * runs.run, global_rows = whole_rows / runs.stride * runs.run;
+        const bool is_wide = global_rows <= whole_columns;
+        all.push_back({.param = &param,
+                       .runs = runs,
+                       .first = first,
+                       .count = std::min(per_owner, held - first),
+                       .rows = rows,
+                       .columns = columns,
+                       .side = cuts_columns || (!cuts_rows && is_wide) ? Side::left : Side::right,
+                       .is_split = cuts_columns || cuts_rows,
+                       .scale = scale_of(config_.muon_scale, global_rows, whole_columns)});
+      }
     }
   }
   return all;
+}
+
+/// As many for each rank of the reduction group, but no more than a batch holds.
+Index Muon::experts_per_owner(const Param& param) const {
+  const Shape& local = param.spec.slice.local;
+  const Index experts = weights_in(param, local), bytes = local.numel() / experts * size_of(dtype());
+  return std::min(ceil_div(experts, Index{data_.size()}), std::max(Index{1}, kBatchBytes / bytes));
 }
 
 /// Each weight goes to the rank with the least work so far: the same on all ranks.
 void Muon::find_owners() {
   std::vector<double> work(static_cast<std::size_t>(data_.size()));
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
-    Matrix& matrix = matrices_[i];
-    const bool continues = i > 0 && matrices_[i - 1].param == matrix.param;
-    matrix.owner = continues ? matrices_[i - 1].owner : static_cast<int>(std::ranges::min_element(work) - work.begin());
-    const auto rows = static_cast<double>(matrix.rows), columns = static_cast<double>(matrix.columns);
-    work[static_cast<std::size_t>(matrix.owner)] += rows * columns * std::min(rows, columns);
+    Matrices& matrices = matrices_[i];
+    const bool continues =
+        i > 0 && matrices_[i - 1].param == matrices.param && matrices_[i - 1].first == matrices.first;
+    matrices.owner =
+        continues ? matrices_[i - 1].owner : static_cast<int>(std::ranges::min_element(work) - work.begin());
+    const auto rows = static_cast<double>(matrices.rows), columns = static_cast<double>(matrices.columns);
+    work[static_cast<std::size_t>(matrices.owner)] +=
+        static_cast<double>(matrices.count) * rows * columns * std::min(rows, columns);
   }
 }
 
 void Muon::find_batches() {
-  for (const Matrix& matrix : matrices_) {
-    if (matrix.owner != data_.rank()) continue;
-    const auto takes_one_more = [&](const Batch& batch) {
-      const Index bytes = matrix.rows * matrix.columns * size_of(dtype());
-      return batch.front()->is_like(matrix) && (static_cast<Index>(batch.size()) + 1) * bytes <= kBatchBytes;
+  for (const Matrices& matrices : matrices_) {
+    if (matrices.owner != data_.rank()) continue;
+    const auto takes_these = [&](const Batch& batch) {
+      const Index bytes = matrices.rows * matrices.columns * size_of(dtype());
+      return batch.front()->is_like(matrices) && (count_of(batch) + matrices.count) * bytes <= kBatchBytes;
     };
-    const auto found = std::ranges::find_if(batches_, takes_one_more);
+    const auto found = std::ranges::find_if(batches_, takes_these);
     if (found != batches_.end())
-      found->push_back(&matrix);
+      found->push_back(&matrices);
     else
-      batches_.push_back({&matrix});
+      batches_.push_back({&matrices});
   }
+}
+
+Index Muon::count_of(const Batch& batch) {
+  Index count = 0;
+  for (const Matrices* matrices : batch) count += matrices->count;
+  return count;
 }
 
 void Muon::orthogonalise(Exec& ex) const {
   gather(ex);
-  for (const Matrix& matrix : matrices_) {
-    if (matrix.owner != data_.rank()) ops::fill(ex, params_.part(params_.grads(), *matrix.param), 0);
+  for (const Matrices& matrices : matrices_) {
+    const bool is_first = matrices.runs == matrices.param->spec.matrices.front();
+    if (is_first && matrices.owner != data_.rank()) ops::fill(ex, weights_of(matrices), 0);
   }
   for (const Batch& batch : batches_) orthogonalise(ex, batch);
   share(ex);
@@ -121,29 +149,40 @@ void Muon::share(Exec& ex) const {
   }
 }
 
-Tensor Muon::weight_of(const Matrix& matrix) const {
-  const Param& param = *matrix.param;
-  return params_.part(params_.grads(), param).reshaped({param.spec.held.numel() / matrix.columns, matrix.columns});
+Tensor Muon::weights_of(const Matrices& matrices) const {
+  const Param& param = *matrices.param;
+  const Index rows = dims_of_weight(param, param.spec.held)[0];
+  return params_.part(params_.grads(), param)
+      .reshaped({param.spec.held.numel() / matrices.columns, matrices.columns})
+      .rows(matrices.first * rows, matrices.count * rows);
+}
+
+template <class Run>
+void Muon::for_all(const Batch& batch, const Tensor& x, const Run& run) {
+  Index place = 0;
+  for (const Matrices* matrices : batch) {
+    run(*matrices, x.rows(place, matrices->count).reshaped({matrices->count * matrices->rows, matrices->columns}));
+    place += matrices->count;
+  }
 }
 
 void Muon::orthogonalise(Exec& ex, const Batch& batch) const {
   const Tensor x = unit_norms(ex, batch);
   iterate(ex, *batch.front(), x);
-  for (std::size_t s = 0; s < batch.size(); ++s) {
-    const Matrix& matrix = *batch[s];
-    ops::put_runs(ex,
-                  {.matrix = matrix_of(x, s), .weight = weight_of(matrix), .runs = matrix.runs, .scale = matrix.scale});
-  }
+  for_all(batch, x, [&](const Matrices& matrices, const Tensor& rows) {
+    ops::put_runs(ex, {.matrix = rows, .weight = weights_of(matrices), .runs = matrices.runs, .scale = matrices.scale});
+  });
 }
 
 /// The updates [S, R, C] over the norms of the global matrices, in the dtype of the iteration.
 Tensor Muon::unit_norms(Exec& ex, const Batch& batch) const {
-  const Matrix& first = *batch.front();
-  const auto count = static_cast<Index>(batch.size());
+  const Matrices& first = *batch.front();
+  const Index count = count_of(batch);
   const Index numel = first.rows * first.columns, blocks = ops::square_blocks(ex.device(), numel);
   const Tensor updates = ex.tensor({count, first.rows, first.columns}, params_.grads().dtype());
-  for (std::size_t s = 0; s < batch.size(); ++s)
-    ops::take_runs(ex, weight_of(*batch[s]), batch[s]->runs, matrix_of(updates, s));
+  for_all(batch, updates, [&](const Matrices& matrices, const Tensor& rows) {
+    ops::take_runs(ex, weights_of(matrices), matrices.runs, rows);
+  });
   const Tensor squares = ex.tensor({count, blocks}, DType::f64), sums = ex.tensor({count}, DType::f64);
   ops::sum_of_squares(ex, updates.reshaped({count, numel}), squares);
   ops::add_up_rows(ex, squares, sums);
@@ -154,7 +193,7 @@ Tensor Muon::unit_norms(Exec& ex, const Batch& batch) const {
 }
 
 /// In place. `first`: of the batch x [S, R, C].
-void Muon::iterate(Exec& ex, const Matrix& first, const Tensor& x) const {
+void Muon::iterate(Exec& ex, const Matrices& first, const Tensor& x) const {
   const bool is_left = first.side == Side::left;
   const Index size = is_left ? first.rows : first.columns;
   const Tensor product = ex.tensor({x.dim(0), size, size}, x.dtype()), square = ex.tensor_like(product),

@@ -34,8 +34,8 @@ struct ParamSpec {
   Index grad_squares = 0;        ///< numbers with which the op that writes the gradient can give the sum of its squares
   Index layer = kOutsideLayers;  ///< number of its Transformer layer in the model
   Update update = Update::by_gradient;
-  /// The matrices of a layer that it holds, for optimizers that treat a matrix as one, among its rows in memory (all
-  /// dimensions but the last are one). Together they have all rows. Empty: it is no weight of a layer.
+  /// The matrices of a layer that it holds, for optimizers that treat a matrix as one: together all its rows in memory
+  /// (all dimensions but the last are one); on the expert grid, of each [0] expert. Empty: it is no weight of a layer.
   std::vector<RowRuns> matrices = {};
 };
 

@@ -54,8 +54,9 @@ RunMemory::RunMemory(comm::World& world, const config::RunPlan& plan)
       train_executor_(stage_.schedule(), mesh_.pp, boundary(stage_)),
       eval_executor_(stage_.eval_schedule(), mesh_.pp, boundary(stage_)) {
   for (ParamBuffer& params : stage_.params().buffers()) {
-    if (params.has_gradients())
-      optimizers_.emplace_back(plan.optimizer, params, mesh_.reduction_group({.grid = params.grid()}), mesh_.tp);
+    if (!params.has_gradients()) continue;
+    const comm::Group& slices = params.grid() == grid::GridKind::dense ? mesh_.tp : mesh_.etp;
+    optimizers_.emplace_back(plan.optimizer, params, mesh_.reduction_group({.grid = params.grid()}), slices);
   }
   plan_optimizer();
 }

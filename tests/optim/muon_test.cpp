@@ -14,7 +14,9 @@ namespace {
 /// A weight of f64 [rows, columns] with its matrices, on one rank.
 struct OneWeight {
   OneWeight(Index rows, Index columns, std::vector<RowRuns> matrices, const OptimConfig& of_muon = {})
-      : config(of_muon), params({spec_of(rows, columns, std::move(matrices))}, {DType::f64, DType::f64}) {
+      : OneWeight(spec_of(rows, columns, std::move(matrices)), of_muon) {}
+  explicit OneWeight(ParamSpec spec, const OptimConfig& of_muon = {})
+      : config(of_muon), params({std::move(spec)}, {DType::f64, DType::f64}) {
     config.type = OptimizerType::muon;
     optimizer.emplace(config, params, alone->all(), alone->all());
     params.allocate(ledger);
@@ -121,6 +123,31 @@ TEST(Muon, QAndKAndVAreMatricesOfTheirOwn) {
         EXPECT_EQ(qkv.value()[static_cast<std::size_t>(in_whole(row, column))],
                   alone.value()[static_cast<std::size_t>(row * kColumns + column)])
             << part.first << ", row " << row;
+  }
+}
+
+// [experts, units, gate and up, columns].
+TEST(Muon, EachExpertsGateAndUpAreMatricesOfTheirOwn) {
+  constexpr Index kExperts = 3, kUnits = 4, kColumns = 5;
+  const auto on_experts = [](ParamSpec spec) {
+    spec.slice = TensorSlice::whole("w", {kExperts, kUnits, 2, kColumns});
+    spec.held = spec.slice.local;
+    spec.placement.grid = grid::GridKind::expert;
+    return spec;
+  };
+  OneWeight all(on_experts(OneWeight::spec_of(1, 1, {{1, 2, 0}, {1, 2, 1}})));
+  for (Index i = 0; i < std::ssize(all.grad()); ++i) all.grad()[static_cast<std::size_t>(i)] = number(i);
+  all.step({.apply = 1, .learning_rate = 1});
+  for (Index part = 0; part < 2 * kExperts; ++part) {
+    OneWeight alone(kUnits, kColumns, {{1, 1, 0}});
+    const auto in_all = [&](Index i) {
+      return static_cast<std::size_t>(((part / 2 * kUnits + i / kColumns) * 2 + part % 2) * kColumns + i % kColumns);
+    };
+    for (Index i = 0; i < kUnits * kColumns; ++i)
+      alone.grad()[static_cast<std::size_t>(i)] = number(static_cast<Index>(in_all(i)));
+    alone.step({.apply = 1, .learning_rate = 1});
+    for (Index i = 0; i < kUnits * kColumns; ++i)
+      EXPECT_EQ(all.value()[in_all(i)], alone.value()[static_cast<std::size_t>(i)]) << part << ", element " << i;
   }
 }
 

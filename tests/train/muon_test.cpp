@@ -125,17 +125,5 @@ TEST(MuonGrids, AnAdamWCheckpointIsRefused) {
   }
 }
 
-TEST(MuonGrids, ExpertsAreRefused) {
-  config::RunConfig c = support::small_config({}, "fp32");
-  c.optimizer.type = "muon";
-  c.moe.num_experts = 4;
-  try {
-    config::resolve(c);
-    FAIL();
-  } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("optimizer.type = muon: does not go with moe.num_experts"));
-  }
-}
-
 }  // namespace
 }  // namespace megalith

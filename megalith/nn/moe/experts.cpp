@@ -32,6 +32,8 @@ ParamSpec expert_weight(std::string name, const Shape& shape, int axis, const Ex
   spec.init_std = init_std;
   spec.placement.grid = grid::GridKind::expert;
   spec.first_grad = FirstGrad::overwritten;
+  const Index parts = shape.rank() == 4 ? shape[2] : 1;  // gate and up
+  for (Index part = 0; part < parts; ++part) spec.matrices.push_back({1, parts, part});
   spec.grad_squares = ops::weight_grad_squares(as_matrices(Tensor(nullptr, spec.held, DType::f32)).shape());
   return spec;
 }

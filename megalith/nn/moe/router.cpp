@@ -36,6 +36,7 @@ void Router::declare(std::vector<ParamSpec>& specs, const std::string& name, con
                    stream.init_std};
   weight.placement = experts.rows_placement();
   weight.first_grad = FirstGrad::overwritten;
+  weight.matrices = {{1, 1, 0}};
   specs.push_back(std::move(weight));
   if (spec.config.has_expert_bias()) specs.push_back(by_rule(name + ".bias", num_experts, experts));
   if (spec.config.keeps_shares()) specs.push_back(by_rule(name + ".shares", num_experts, experts));
