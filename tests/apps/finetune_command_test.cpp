@@ -217,6 +217,19 @@ TEST_F(FinetuneCommand, ARateWithoutFiniteNumbersIsNamedAndTheSearchGoesOn) {
   EXPECT_FALSE(std::filesystem::exists(out("none/report.json")));
 }
 
+// A median needs all seeds. The second one's training is what a run leaves behind that broke.
+TEST_F(FinetuneCommand, ASeedWithoutFiniteNumbersEndsIt) {
+  pretrain();
+  const std::string seed = "lr_0.005_batch_8_seed_1235";
+  std::filesystem::create_directories(out("seeds/runs/" + seed));
+  write_all(dir_ / "seeds/runs" / seed / "not_finite.txt", "[step 2] loss = nan: must be finite");
+  const Finished broken = run_shell("megalith finetune " + out("mnli.toml") + " --seeds 2 --out " + out("seeds"));
+  EXPECT_EQ(broken.code, 73) << broken.err;
+  EXPECT_THAT(broken.err, HasSubstr(seed + ": [step 2] loss = nan: must be finite. A median needs all seeds: leave "
+                                           "this rate out"));
+  EXPECT_FALSE(std::filesystem::exists(out("seeds/report.json")));
+}
+
 // On ranks that one process cannot have, a run may be trained by `train` in its folder.
 TEST_F(FinetuneCommand, TakesARunThatTrainMadeInItsFolder) {
   pretrain();
