@@ -226,8 +226,8 @@ void verify_recipe(VerifyOptions options) {
       reports.back()["a"] = config::grid_text(a);
       reports.back()["b"] = config::grid_text(b);
     } else {
-      print_report(
-          str(names, '\n', printed_result(result, train::verify_bands(a.train.precision, tp), a.model.num_layers)));
+      const train::VerifyBands bands = train::verify_bands(a.train.precision, tp, a.optimizer.moments);
+      print_report(str(names, '\n', printed_result(result, bands, a.model.num_layers)));
     }
   }
   if (is_json) print_report(reports.dump(1) + '\n');

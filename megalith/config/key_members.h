@@ -32,6 +32,8 @@ inline constexpr std::array<std::string_view, 2> kNamesOf<optim::OptimizerType> 
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<optim::MuonScale> = {"match_rms_adamw", "original"};
 template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<optim::MomentType> = {"f32", "bf16"};
+template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<checkpoint::OnCorrupt> = {"fail", "previous"};
 template <>
 inline constexpr auto kNamesOf<capture::GraphMode> = capture::kGraphModeNames;

@@ -172,8 +172,8 @@ constexpr OtherName kOtherNames[] = {
      "train.precision", "It is fp64, fp32, bf16, fp16 or fp8, and nothing else is built"},
     {"fp32_residual_connection apply_query_key_layer_scaling attention_softmax_in_fp32 "
      "accumulate_allreduce_grads_in_fp32 fp16_lm_cross_entropy mixed_precision_reduce use_master_weights "
-     "use_precision_aware_optimizer main_grads_dtype main_params_dtype exp_avg_dtype exp_avg_sq_dtype",
-     "", "train.precision sets the types of all; sums, gradients, masters and moments are f32 in bf16 and fp16"},
+     "main_grads_dtype main_params_dtype",
+     "", "train.precision sets the types of all; sums, gradients and masters are f32 in bf16 and fp16"},
     {"finetune no_load_optim no_load_rng initial_load_path exclude_from_loading", "train.init",
      "It names a checkpoint whose weights a run begins with, at step 0 and with new moments"},
     {"exit_interval", "train.steps", "It ends a run; `megalith train --resume --set train.steps=N` goes on"},
@@ -245,6 +245,8 @@ constexpr OtherName kOtherNames[] = {
     {"adam_beta2", "optimizer.beta2", ""},
     {"betas adam_betas", "optimizer.beta1", "The second is optimizer.beta2"},
     {"adam_eps adam_epsilon epsilon", "optimizer.eps", ""},
+    {"use_precision_aware_optimizer exp_avg_dtype exp_avg_sq_dtype", "optimizer.moments",
+     "Both moments are f32 or bf16"},
     {"clip_grad grad_clip gradient_clip gradient_clip_val gradient_clipping max_grad_norm max_norm clip_norm "
      "grad_norm_clip clip_grad_norm",
      "optimizer.clip", ""},

@@ -9,8 +9,13 @@ void adamw(Exec& ex, const AdamW& args) {
   const auto [numel] = dims<1>(args.value, "adamw.value");
   const DType dtype = args.value.dtype();
   expect_wide(ex, args.value, "adamw", "adamw.value");
-  expect_like(args.m, {numel}, dtype, "adamw.m");
-  expect_like(args.v, {numel}, dtype, "adamw.v");
+  const bool is_rounded = args.m.dtype() == DType::bf16;
+  expect_like(args.m, {numel}, is_rounded ? DType::bf16 : dtype, "adamw.m");
+  expect_like(args.v, {numel}, args.m.dtype(), "adamw.v");
+  if (is_rounded) {
+    expect_like(args.rounding.param_of, {ceil_div(numel, kDecayGroup)}, DType::i32, "adamw.rounding.param_of");
+    expect_dtype(args.rounding.params, DType::u8, "adamw.rounding.params");
+  }
   expect_like(args.grad, {numel}, dtype, "adamw.grad");
   if (args.copy) expect_shape(args.copy, {numel}, "adamw.copy");
   expect_like(args.decays, {ceil_div(numel, kDecayGroup)}, DType::u8, "adamw.decays");
@@ -18,7 +23,8 @@ void adamw(Exec& ex, const AdamW& args) {
   run_kernel(
       ex,
       {.name = "adamw",
-       .reads = {args.value, args.m, args.v, args.grad, args.decays, args.verdict},
+       .reads = {args.value, args.m, args.v, args.rounding.params, args.rounding.param_of, args.grad, args.decays,
+                 args.verdict},
        .writes = {args.value, args.m, args.v, args.copy}},
       [args] { cpu::adamw(args); }, [args](auto&, auto stream) { cuda::adamw(stream, args); });
 }

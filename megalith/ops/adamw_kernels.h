@@ -3,7 +3,8 @@
 
 namespace megalith::ops {
 
-// value, m, v, copy, grad: (N) : (1).  decays: (ceil(N / kDecayGroup)) : (1).  verdict: one StepVerdict.
+// value, m, v, copy, grad: (N) : (1).  decays, rounding.param_of: (ceil(N / kDecayGroup)) : (1).  verdict: one
+// StepVerdict.
 // sum_of_squares: x (R, N) : (N, 1), sums (R, blocks) : (blocks, 1).  add_up: numbers (N) : (1), total (1).
 
 namespace cpu {
@@ -15,7 +16,7 @@ void add_up(const Tensor& numbers, const Tensor& total);
 }  // namespace cpu
 
 namespace cuda {
-/// value, m, v, grad f32; copy bf16, f16 or undefined.
+/// value, grad f32; m, v f32 or bf16; copy bf16, f16 or undefined.
 void adamw(Stream stream, const AdamW& args);
 
 inline constexpr Index kSquaresBlock = Index{1} << 14;  // elements of one sum of squares

@@ -17,6 +17,10 @@ enum class OptimizerType : std::uint8_t { adamw, muon };
 /// 2.2). `original`: sqrt(max(1, R / C)) (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).
 enum class MuonScale : std::uint8_t { match_rms_adamw, original };
 
+/// How AdamW's moments are stored. `f32`: as the masters (f64 in fp64). `bf16`: rounded stochastically, so that a small
+/// change of a moment is not lost: the expectation of what is stored is the exact moment (ops/moment_rounding.h).
+enum class MomentType : std::uint8_t { f32, bf16 };
+
 /// Section [optimizer] of a recipe, resolved.
 struct OptimConfig {
   double lr = 1e-3, min_lr = 0;
@@ -28,6 +32,7 @@ struct OptimConfig {
   Index run_steps = 0;  ///< train.steps; 0: nothing is trained
   double weight_decay = 0.01;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  MomentType moments = MomentType::f32;
   OptimizerType type = OptimizerType::adamw;
   double muon_momentum = 0.95;
   MuonScale muon_scale = MuonScale::match_rms_adamw;

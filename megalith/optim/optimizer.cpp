@@ -9,16 +9,23 @@
 
 namespace megalith::optim {
 
-Optimizer::Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data, comm::Group tp)
+Optimizer::Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data, comm::Group tp,
+                     std::uint64_t seed)
     : config_(config),
       params_(params),
       data_(std::move(data)),
+      seed_(seed),
       unsummed_(find_unsummed()),
-      m_(nullptr, {params.own_numel()}, params.policy().master),
+      m_(nullptr, {params.own_numel()}, moment_dtype()),
       decays_(nullptr, {num_groups()}, DType::u8) {
+  if (rounds_moments()) {
+    const auto count = static_cast<Index>(params.params().size());
+    rounded_params_ = Tensor(nullptr, {count * Index{sizeof(ops::RoundedParam)}}, DType::u8);
+    param_of_ = Tensor(nullptr, {num_groups()}, DType::i32);
+  }
   if (config.type == OptimizerType::muon) muon_.emplace(config, params, data_, std::move(tp));
   divide();
-  v_ = Tensor(nullptr, {numel_of_v()}, params.policy().master);
+  v_ = Tensor(nullptr, {numel_of_v()}, moment_dtype());
 }
 
 /// Parameters begin at multiples of ops::kDecayGroup. What lies between two of them is 0, and goes with the first.
@@ -70,14 +77,25 @@ Index Optimizer::numel_of_v() const {
   return numel;
 }
 
-Index Optimizer::bytes() const { return bytes_of(params_.own_numel() + numel_of_v()) + num_groups(); }
+Index Optimizer::bytes() const {
+  Index bytes = m_.bytes() + v_.bytes() + decays_.bytes();
+  if (rounds_moments()) bytes += rounded_params_.bytes() + param_of_.bytes();
+  return bytes;
+}
 
 void Optimizer::allocate(Exec& ex, MemoryLedger& ledger) {
-  const DType dtype = params_.policy().master;
   memory_ = ledger.take("optimizer", bytes());
-  m_ = memory_.view({params_.own_numel()}, dtype);
-  v_ = memory_.view({numel_of_v()}, dtype, bytes_of(params_.own_numel()));
-  decays_ = memory_.view({num_groups()}, DType::u8, bytes_of(params_.own_numel() + numel_of_v()));
+  Index offset = 0;
+  for (Tensor* const tensor : {&m_, &v_, &rounded_params_, &param_of_, &decays_}) {  // wide elements first
+    if (!*tensor) continue;
+    *tensor = memory_.view(tensor->shape(), tensor->dtype(), offset);
+    offset += tensor->bytes();
+  }
+  fill_decays(ex);
+  if (rounds_moments()) fill_rounding(ex);
+}
+
+void Optimizer::fill_decays(Exec& ex) const {
   std::vector<std::uint8_t> decays(static_cast<std::size_t>(ceil_div(params_.numel(), ops::kDecayGroup)));
   for (const Param& param : params_.params()) {
     if (param.spec.decay == Decay::no) continue;
@@ -85,14 +103,36 @@ void Optimizer::allocate(Exec& ex, MemoryLedger& ledger) {
     std::fill(decays.begin() + first, decays.begin() + ceil_div(last, ops::kDecayGroup), std::uint8_t{1});
   }
   for (const OwnRange& range : params_.own_ranges()) {
-    const Tensor own = own_decays(range);
-    ex.copy(own.raw(), decays.data() + range.in_whole / ops::kDecayGroup, own.numel());
+    const Tensor own = own_groups(decays_, range);
+    ex.copy(own.raw(), decays.data() + range.in_whole / ops::kDecayGroup, own.bytes());
   }
   ex.synchronize();
 }
 
-Tensor Optimizer::own_decays(const OwnRange& range) const {
-  return decays_.rows(range.in_own / ops::kDecayGroup, ceil_div(range.count, ops::kDecayGroup));
+void Optimizer::fill_rounding(Exec& ex) const {
+  std::vector<ops::RoundedParam> rounded;
+  std::vector<std::int32_t> param_of(static_cast<std::size_t>(ceil_div(params_.numel(), ops::kDecayGroup)));
+  for (const Param& param : params_.params()) {
+    const Index first = param.offset / ops::kDecayGroup, last = param.offset + param.spec.held.numel();
+    std::fill(param_of.begin() + first, param_of.begin() + ceil_div(last, ops::kDecayGroup),
+              static_cast<std::int32_t>(rounded.size()));
+    rounded.push_back(ops::RoundedParam::of(param.spec.slice, param.offset, seed_));
+  }
+  ex.copy(rounded_params_.raw(), rounded.data(), rounded_params_.bytes());
+  for (const OwnRange& range : params_.own_ranges()) {
+    const Tensor own = own_groups(param_of_, range);
+    ex.copy(own.raw(), param_of.data() + range.in_whole / ops::kDecayGroup, own.bytes());
+  }
+  ex.synchronize();
+}
+
+Tensor Optimizer::own_groups(const Tensor& tensor, const OwnRange& range) {
+  return tensor.rows(range.in_own / ops::kDecayGroup, ceil_div(range.count, ops::kDecayGroup));
+}
+
+ops::MomentRounding Optimizer::rounding_of(const OwnRange& range) const {
+  if (!rounds_moments()) return {};
+  return {.params = rounded_params_, .param_of = own_groups(param_of_, range), .first = range.in_whole};
 }
 
 std::vector<Optimizer::Unsummed> Optimizer::find_unsummed() const {
@@ -172,9 +212,10 @@ void Optimizer::update_by_adamw(Exec& ex, const Tensor& verdict) const {
     ops::adamw(ex, {.value = params_.own_masters(range),
                     .m = range.of_own(m_),
                     .v = second_moments_[i].of_own(v_),
+                    .rounding = rounding_of(range),
                     .copy = params_.has_copy() ? range.of_whole(params_.values()) : Tensor(),
                     .grad = range.of_whole(params_.grads()),
-                    .decays = own_decays(range),
+                    .decays = own_groups(decays_, range),
                     .verdict = verdict,
                     .beta1 = config_.beta1,
                     .beta2 = config_.beta2,
@@ -195,7 +236,7 @@ void Optimizer::update_by_muon(Exec& ex, const Tensor& verdict) const {
     ops::muon_update(ex, {.value = params_.own_masters(range),
                           .copy = params_.has_copy() ? range.of_whole(params_.values()) : Tensor(),
                           .update = range.of_whole(params_.grads()),
-                          .decays = own_decays(range),
+                          .decays = own_groups(decays_, range),
                           .verdict = verdict,
                           .weight_decay = config_.weight_decay});
   }

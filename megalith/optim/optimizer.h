@@ -16,11 +16,13 @@ namespace megalith::optim {
 /// shards, bucket by bucket (ParamBuffer::own_ranges). Does not communicate values. With OptimizerType::muon Muon
 /// updates the matrices of layers, and AdamW all else.
 /// Memory: a first moment of own_numel() elements, a second one of those that AdamW updates, and one byte for every
-/// ops::kDecayGroup of own_numel(); owner `optimizer`.
+/// ops::kDecayGroup of own_numel(); with moments in bf16 four more bytes for each of these, and 40 for every parameter.
+/// Owner `optimizer`.
 class Optimizer {
  public:
   /// `data`: the reduction group of `params`, one rank per shard. `tp`: the ranks that hold slices of its matrices.
-  Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data, comm::Group tp);
+  /// `seed`: the run's, of the words that round moments in bf16.
+  Optimizer(const OptimConfig& config, ParamBuffer& params, comm::Group data, comm::Group tp, std::uint64_t seed = 0);
 
   Index bytes() const;
   void allocate(Exec& ex, MemoryLedger& ledger);
@@ -50,7 +52,11 @@ class Optimizer {
   void update_by_adamw(Exec& ex, const Tensor& verdict) const;
   void update_by_muon(Exec& ex, const Tensor& verdict) const;
   Index numel_of_v() const;
-  Index bytes_of(Index numel) const { return numel * size_of(params_.policy().master); }
+  bool rounds_moments() const { return config_.moments == MomentType::bf16; }
+  DType moment_dtype() const { return rounds_moments() ? DType::bf16 : params_.policy().master; }
+  void fill_decays(Exec& ex) const;
+  void fill_rounding(Exec& ex) const;
+  ops::MomentRounding rounding_of(const OwnRange& range) const;
   /// Elements [begin, end) of the flat buffers, in a bucket, whose squares no op has summed.
   struct Unsummed {
     std::size_t bucket;
@@ -58,12 +64,14 @@ class Optimizer {
   };
   std::vector<Unsummed> find_unsummed() const;
   std::size_t kind_of(std::size_t bucket) const;
-  Tensor own_decays(const OwnRange& range) const;
+  /// The part of a tensor [num_groups()] that belongs to a range.
+  static Tensor own_groups(const Tensor& tensor, const OwnRange& range);
   Index num_groups() const { return ceil_div(params_.own_numel(), ops::kDecayGroup); }
 
   OptimConfig config_;
   ParamBuffer& params_;
   comm::Group data_;
+  std::uint64_t seed_;
   std::vector<Unsummed> unsummed_;
   std::optional<Muon> muon_;
   /// Parts of own_ranges(), in their order: of AdamW, with their places in v_ and in tensors of own_numel() elements;
@@ -72,6 +80,8 @@ class Optimizer {
   Buffer memory_;
   Tensor m_, v_;
   Tensor decays_;  ///< u8 [num_groups()]: 1 for weights with decay
+  /// With moments in bf16: u8 [parameters * sizeof(ops::RoundedParam)], i32 [num_groups()].
+  Tensor rounded_params_, param_of_;
 };
 
 }  // namespace megalith::optim

@@ -202,7 +202,12 @@ bool is_of_passes(const VerifyResult& result) {
 
 }  // namespace
 
-VerifyBands verify_bands(const std::string& precision, TpDiffers tp) {
+VerifyBands verify_bands(const std::string& precision, TpDiffers tp, optim::MomentType moments) {
+  if (moments == optim::MomentType::bf16 && precision != "fp64") {
+    VerifyBands bands = verify_bands(precision, tp, optim::MomentType::f32);
+    bands.first_moments = 0;
+    return bands;
+  }
   if (precision == "fp64") {
     return {.first_loss = 1e-12,
             .first_norm = 1e-12,
@@ -245,7 +250,8 @@ VerifyBands verify_bands(const std::string& precision, TpDiffers tp) {
 
 VerifyResult verify_grids(const VerifyInputs& inputs) {
   const config::RunPlan &a = *inputs.plans[0], &b = *inputs.plans[1];
-  VerifyBands bands = verify_bands(a.train.precision, a.grid.tp == b.grid.tp ? TpDiffers::no : TpDiffers::yes);
+  VerifyBands bands =
+      verify_bands(a.train.precision, a.grid.tp == b.grid.tp ? TpDiffers::no : TpDiffers::yes, a.optimizer.moments);
   if (a.optimizer.type == optim::OptimizerType::muon)
     bands.first_gradients = bands.gradients = 0;  // it overwrites them
   VerifyResult result;

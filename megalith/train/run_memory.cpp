@@ -56,7 +56,8 @@ RunMemory::RunMemory(comm::World& world, const config::RunPlan& plan)
   for (ParamBuffer& params : stage_.params().buffers()) {
     if (!params.has_gradients()) continue;
     const comm::Group& slices = params.grid() == grid::GridKind::dense ? mesh_.tp : mesh_.etp;
-    optimizers_.emplace_back(plan.optimizer, params, mesh_.reduction_group({.grid = params.grid()}), slices);
+    optimizers_.emplace_back(plan.optimizer, params, mesh_.reduction_group({.grid = params.grid()}), slices,
+                             plan.train.seed);
   }
   plan_optimizer();
 }

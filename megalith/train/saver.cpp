@@ -17,6 +17,7 @@
 #include "megalith/nn/moe/router.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/gather.h"
+#include "megalith/train/moment_types.h"
 #include "megalith/train/replica_check.h"
 
 namespace megalith::train {
@@ -122,6 +123,8 @@ Saver::Source Saver::source_of(checkpoint::CheckpointReader& reader) const {
               [&](const TensorSlice& block, const Tensor& host) {
                 if (starts_from_zero(reader.manifest(), block.name))
                   std::memset(host.raw(), 0, static_cast<std::size_t>(host.bytes()));
+                else if (is_of_other_type(reader.manifest(), block.name, host.dtype()))
+                  read_converted(reader, block, host);
                 else
                   reader.read(block, host);
               }};
@@ -154,20 +157,23 @@ bool Saver::starts_from_zero(const checkpoint::Manifest& saved, std::string_view
   return std::ranges::any_of(nn::router_states(plan_.model.moe), is_one) && saved.find(tensor) == nullptr;
 }
 
-checkpoint::Digest128 Saver::digest_of_other_rules(checkpoint::CheckpointReader& reader) {
-  checkpoint::StateDigest from_zero, left_out;
-  for (const StatePiece& piece : owned())
-    if (starts_from_zero(reader.manifest(), piece.slice.name)) add_digest(piece, from_zero);
-  checkpoint::Digest128 change = from_zero.value();
-  if (engine_.world().rank() > 0) return change;
+checkpoint::Digest128 Saver::digest_of_changes(checkpoint::CheckpointReader& reader) {
+  checkpoint::StateDigest changed, left_out;
+  for (const StatePiece& piece : owned()) {
+    const std::string& name = piece.slice.name;
+    if (starts_from_zero(reader.manifest(), name)) {
+      add_digest(piece, changed);
+    } else if (is_of_other_type(reader.manifest(), name, piece.values.dtype())) {
+      add_digest(piece, changed);
+      add_saved(reader, piece.slice, left_out);
+    }
+  }
+  checkpoint::Digest128 change = changed.value();
+  if (engine_.world().rank() > 0) return change -= left_out.value();
   for (const nn::RouterState& state : nn::router_states(plan_.model.moe)) {
     for (const checkpoint::TensorRecord& tensor : reader.manifest().tensors) {
       if (state.is_kept || !tensor.name.ends_with(state.name_end)) continue;
-      const Buffer memory(bytes_of(tensor.shape, tensor.dtype));
-      const Tensor values = memory.view(tensor.shape, tensor.dtype);
-      const TensorSlice slice = TensorSlice::whole(tensor.name, tensor.shape);
-      reader.read(slice, values);
-      left_out.add_tensor(slice, values);
+      add_saved(reader, TensorSlice::whole(tensor.name, tensor.shape), left_out);
     }
   }
   return change -= left_out.value();
@@ -476,7 +482,7 @@ std::string Saver::read(Resumed& resumed, checkpoint::Digest128& wanted) {
     }
     wanted = reader.manifest().digest;
     load(reader);
-    change = digest_of_other_rules(reader);
+    change = digest_of_changes(reader);
     for (std::string& warning : warnings_of_other_rules(reader.manifest()))
       resumed.warnings.push_back(std::move(warning));
   } catch (const InputError& error) {

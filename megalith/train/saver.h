@@ -69,8 +69,9 @@ class Saver {
   std::optional<checkpoint::ShardReport> write_shard(const io::Path& staging);
   /// Whether the state of a rule is this run's and not the checkpoint's: it starts at 0.
   bool starts_from_zero(const checkpoint::Manifest& saved, std::string_view tensor) const;
-  /// Digest of what starts from 0 on this rank, less that of what the checkpoint has and this run leaves out.
-  checkpoint::Digest128 digest_of_other_rules(checkpoint::CheckpointReader& reader);
+  /// Digest of what is not as saved: of what starts from 0 on this rank and of moments that were converted, less that
+  /// of what the checkpoint has and this run leaves out, and of these moments as saved.
+  checkpoint::Digest128 digest_of_changes(checkpoint::CheckpointReader& reader);
   std::vector<std::string> warnings_of_other_rules(const checkpoint::Manifest& saved) const;
   /// Where values come from.
   struct Source {

@@ -108,6 +108,13 @@ TEST(ResumeChanges, SomeChangesMatterToSomePlansOnly) {
                           "has goes on"));
 }
 
+TEST(ResumeChanges, MomentsOfAnotherTypeAreConverted) {
+  const std::string bf16 = "optimizer.moments=bf16";
+  EXPECT_THAT(resume_changes(saved_by(), plan_of({bf16})).warned,
+              ElementsAre("optimizer.moments = bf16: the checkpoint was trained with f32; its moments are converted"));
+  EXPECT_THAT(resume_changes(saved_by({bf16}), plan_of({bf16})).warned, IsEmpty());
+}
+
 // GELU recomputed from rounded numbers has other gradients: with and without it a run differs, in 16 bits only.
 TEST(ResumeChanges, RecomputedGeluWarnsInSixteenBits) {
   const std::string bf16 = "train.precision=bf16", selective = "recompute.mode=selective",

@@ -8,6 +8,35 @@
 #include "megalith/ops/init_kernels.h"
 
 namespace megalith::ops::cpu {
+namespace {
+
+/// Elements [begin, end) of an op, of groups that decay alike: parameter by parameter, and run by run of their global
+/// elements.
+template <class T>
+void update_rounded(const AdamW& args, Index begin, Index end, const AdamWFactors<T>& factors, std::int64_t update) {
+  const auto* const params = static_cast<const RoundedParam*>(args.rounding.params.raw());
+  const std::int32_t* const param_of = args.rounding.param_of.data<std::int32_t>();
+  for (Index at = begin; at < end;) {
+    const std::int32_t number = param_of[at / kDecayGroup];
+    Index stop = at;
+    while (stop < end && param_of[stop / kDecayGroup] == number) stop = std::min(end, stop + kDecayGroup);
+    const RoundedParam& param = params[number];
+    const RandomSite site = param.site(update);
+    while (at < stop) {
+      const Index in_param = args.rounding.first + at - param.begin,
+                  count = std::min(stop - at, param.run - in_param % param.run);
+      kernels<T>().optimizer.adamw_bf16({.w = args.value.data<T>() + at,
+                                         .m = args.m.data<bfloat16>() + at,
+                                         .v = args.v.data<bfloat16>() + at,
+                                         .grad = args.grad.data<T>() + at},
+                                        count, factors, {.seed = site.seed, .step = site.step, .site = site.site},
+                                        param.global(in_param));
+      at += count;
+    }
+  }
+}
+
+}  // namespace
 
 void adamw(const AdamW& args) {
   dispatch_wide(args.value.dtype(), "adamw", [&]<class T>() {
@@ -28,8 +57,7 @@ void adamw(const AdamW& args) {
     };
     AdamWFactors<T> decaying = factors;
     decaying.decay = static_cast<T>(verdict.learning_rate * args.weight_decay);
-    T *w = args.value.data<T>(), *m = args.m.data<T>(), *v = args.v.data<T>();
-    const T* grad = args.grad.data<T>();
+    const bool is_rounded = args.m.dtype() == DType::bf16;
     const std::uint8_t* decays = args.decays.data<std::uint8_t>();
     const Index n = args.value.numel();
     static_assert(kPiece % kDecayGroup == 0);
@@ -39,7 +67,12 @@ void adamw(const AdamW& args) {
         const std::uint8_t decay = decays[at / kDecayGroup];
         Index stop = at;
         while (stop < end && decays[stop / kDecayGroup] == decay) stop = std::min(end, stop + kDecayGroup);
-        kernels<T>().optimizer.adamw(w + at, m + at, v + at, grad + at, stop - at, decay != 0 ? decaying : factors);
+        const AdamWFactors<T>& with = decay != 0 ? decaying : factors;
+        if (is_rounded)
+          update_rounded(args, at, stop, with, verdict.update);
+        else
+          kernels<T>().optimizer.adamw(args.value.data<T>() + at, args.m.data<T>() + at, args.v.data<T>() + at,
+                                       args.grad.data<T>() + at, stop - at, with);
         at = stop;
       }
     });

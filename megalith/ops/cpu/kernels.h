@@ -17,7 +17,13 @@ namespace megalith::ops::cpu {
 
 enum class Isa : std::uint8_t { baseline, avx2, avx512 };
 
-/// The random words that a dropout reads, resolved from Dropout and StepState (see RandomSite in base/philox.h).
+/// A stream of random words, one for each global element: RandomSite (base/philox.h).
+struct WordStream {
+  std::uint64_t seed = 0;
+  std::uint32_t step = 0, site = 0;
+};
+
+/// The random words that a dropout reads, resolved from Dropout and StepState.
 struct DropoutStream {
   std::uint64_t seed = 0;
   std::uint32_t step = 0, site = 0;
@@ -141,8 +147,18 @@ struct AdamWFactors {
 };
 
 template <class T>
+struct AdamWBf16 {
+  T* w = nullptr;
+  bfloat16 *m = nullptr, *v = nullptr;
+  const T* grad = nullptr;
+};
+
+template <class T>
 struct OptimizerKernels {
   void (*adamw)(T* w, T* m, T* v, const T* grad, Index n, const AdamWFactors<T>& factors);
+  /// The same with moments in bf16, rounded by the words of global elements [element, element + n) (moment_rounding.h).
+  void (*adamw_bf16)(const AdamWBf16<T>& a, Index n, const AdamWFactors<T>& factors, const WordStream& stream,
+                     std::uint64_t element);
   double (*sum_of_squares)(const T* x, Index n);
 };
 

@@ -49,7 +49,7 @@ inline constexpr Index kWordsPerBatch = kChains * kVectorBytes / 2;
 
 /// The words of kWordsPerBatch elements from 4 * block on: Philox4x32-10 on one counter per lane. It must equal
 /// base/philox.h; a test compares them.
-inline void philox_batch(const RoundKeys& keys, const DropoutStream& stream, std::uint64_t block, std::uint32_t* out) {
+inline void philox_batch(const RoundKeys& keys, const WordStream& stream, std::uint64_t block, std::uint32_t* out) {
   constexpr std::uint64_t kCount = kVectorBytes / 8;
   Words index;  // counters in the order in which the two interleaves below put them back in sequence
   for (std::uint64_t i = 0; i < kCount; ++i) index[i] = i / 2 + (i % 2) * (kCount / 2);
@@ -85,30 +85,46 @@ inline void philox_batch(const RoundKeys& keys, const DropoutStream& stream, std
 
 inline constexpr Index kKeepPiece = 512;
 
-/// The factors of a dropout: 0 or kept_scale, for kKeepPiece elements at most. Their words are drawn into a buffer in
-/// the first-level cache. Elements need not start at a multiple of four.
+/// The words of a stream, for kKeepPiece elements at most. They are drawn into a buffer in the first-level cache.
+/// Elements need not start at a multiple of four.
+class RandomWords {
+ public:
+  explicit RandomWords(const WordStream& stream) : stream_(stream), keys_(stream.seed) {}
+
+  /// Of elements [element, element + n), n <= kKeepPiece. The result is valid until the next call.
+  const std::uint32_t* operator()(std::uint64_t element, Index n) {
+    const Index head = static_cast<Index>(element % 4);
+    for (Index i = 0; i < head + n; i += kWordsPerBatch)
+      philox_batch(keys_, stream_, element / 4 + static_cast<std::uint64_t>(i) / 4, words_ + i);
+    return words_ + head;
+  }
+
+ private:
+  WordStream stream_;
+  RoundKeys keys_;
+  alignas(64) std::uint32_t words_[kKeepPiece + 4 + kWordsPerBatch];
+};
+
+/// The factors of a dropout: 0 or kept_scale, for kKeepPiece elements at most.
 template <class T>
 class KeepFactors {
  public:
-  explicit KeepFactors(const DropoutStream& stream) : stream_(stream), keys_(stream.seed) {}
+  explicit KeepFactors(const DropoutStream& stream)
+      : stream_(stream), random_({.seed = stream.seed, .step = stream.step, .site = stream.site}) {}
 
   /// For elements [element, element + n), n <= kKeepPiece. The result is valid until the next call.
   const T* operator()(std::uint64_t element, Index n) {
-    const Index head = static_cast<Index>(element % 4);
-    for (Index i = 0; i < head + n; i += kWordsPerBatch) {
-      philox_batch(keys_, stream_, element / 4 + static_cast<std::uint64_t>(i) / 4, words_ + i);
-    }
+    const std::uint32_t* const words = random_(element, n);
     const T kept = static_cast<T>(stream_.kept_scale);
     const std::uint32_t threshold = stream_.threshold;
-    for (Index i = 0; i < head + n; ++i) factors_[i] = words_[i] >= threshold ? kept : T{0};
-    return factors_ + head;
+    for (Index i = 0; i < n; ++i) factors_[i] = words[i] >= threshold ? kept : T{0};
+    return factors_;
   }
 
  private:
   DropoutStream stream_;
-  RoundKeys keys_;
-  alignas(64) std::uint32_t words_[kKeepPiece + 4 + kWordsPerBatch];
-  alignas(64) T factors_[kKeepPiece + 4 + kWordsPerBatch];
+  RandomWords random_;
+  alignas(64) T factors_[kKeepPiece];
 };
 
 }  // namespace megalith::ops::cpu::MEGALITH_ISA

@@ -1,3 +1,4 @@
+#include "megalith/ops/cpu/isa/keep.h"
 #include "megalith/ops/cpu/isa/table.h"
 #include "megalith/ops/cpu/isa/vec.h"
 
@@ -17,6 +18,41 @@ void adamw(T* __restrict w, T* __restrict m, T* __restrict v, const T* __restric
     m[i] = mi;
     v[i] = vi;
     w[i] -= f.step * mi / (square_root(vi * f.inverse_bias2) + f.eps) + f.decay * w[i];
+  }
+}
+
+float widened_bf16(bfloat16 x) {
+  const std::uint32_t word = std::uint32_t{x.bits} << 16;
+  float value;
+  __builtin_memcpy(&value, &word, sizeof value);
+  return value;
+}
+/// stochastically_rounded() of ops/moment_rounding.h; a test compares them.
+std::uint16_t randomly_rounded(float x, std::uint32_t random) {
+  std::uint32_t word;
+  __builtin_memcpy(&word, &x, sizeof word);
+  const std::uint32_t magnitude = word & 0x7fffffffu, special = word >> 16 | (magnitude > 0x7f800000u ? 0x40u : 0u);
+  return static_cast<std::uint16_t>(magnitude >= 0x7f800000u ? special : (word + random) >> 16);
+}
+
+template <class T>
+void adamw_bf16(const AdamWBf16<T>& a, Index n, const AdamWFactors<T>& f, const WordStream& stream,
+                std::uint64_t element) {
+  RandomWords random(stream);
+  for (Index begin = 0; begin < n; begin += kKeepPiece) {
+    const Index count = n - begin < kKeepPiece ? n - begin : kKeepPiece;
+    const std::uint32_t* __restrict words = random(element + static_cast<std::uint64_t>(begin), count);
+    T* __restrict w = a.w + begin;
+    bfloat16* __restrict m = a.m + begin, * __restrict v = a.v + begin;
+    const T* __restrict grad = a.grad + begin;
+    for (Index i = 0; i < count; ++i) {
+      const T g = grad[i] * f.gradient;
+      const T mi = f.beta1 * static_cast<T>(widened_bf16(m[i])) + f.one_minus_beta1 * g;
+      const T vi = f.beta2 * static_cast<T>(widened_bf16(v[i])) + f.one_minus_beta2 * g * g;
+      m[i].bits = randomly_rounded(static_cast<float>(mi), words[i] & 0xffffu);
+      v[i].bits = randomly_rounded(static_cast<float>(vi), words[i] >> 16);
+      w[i] -= f.step * mi / (square_root(vi * f.inverse_bias2) + f.eps) + f.decay * w[i];
+    }
   }
 }
 
@@ -45,7 +81,7 @@ double sum_of_squares(const T* x, Index n) {
 
 template <class T>
 OptimizerKernels<T> optimizer_kernels() {
-  return {.adamw = adamw<T>, .sum_of_squares = sum_of_squares<T>};
+  return {.adamw = adamw<T>, .adamw_bf16 = adamw_bf16<T>, .sum_of_squares = sum_of_squares<T>};
 }
 template OptimizerKernels<float> optimizer_kernels();
 template OptimizerKernels<double> optimizer_kernels();
