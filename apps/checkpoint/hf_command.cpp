@@ -3,6 +3,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
+#include "megalith/base/names.h"
 #include "megalith/base/str.h"
 #include "megalith/convert/hf_model.h"
 #include "megalith/convert/hf_tokenizer.h"
@@ -99,11 +100,13 @@ bool fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, cons
     exported.end_of_document = tokenizer->end_of_document();
     exported.padding = tokenizer->special(tokenizer::Special::pad);
     const tokenizer::VocabularyFiles files = tokenizer::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary);
-    convert::export_hf_tokenizer(fs, staging,
-                                 {.tokenizer = *tokenizer,
-                                  .files = *files,
-                                  .family = convert::hf_family_for(plan.model),
-                                  .seq_len = plan.model.seq_len});
+    convert::export_hf_tokenizer(
+        fs, staging,
+        {.tokenizer = *tokenizer,
+         .files = *files,
+         .family = convert::hf_family_for(plan.model),
+         .seq_len = plan.model.seq_len,
+         .chat_template = enumerator_of<data::ChatTemplate>(data::kChatTemplateNames, plan.data.chat_template)});
   }
   convert::export_hf(fs, staging, {plan.model, plan.train.policy().master, read}, exported);
   fs.sync_dir(staging);

@@ -145,6 +145,12 @@ void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const HfTokenizerEx
     config["tokenizer_class"] = "PreTrainedTokenizerFast";
     if (name != "byte") config["eos_token"] = end;
   }
+  if (exported.chat_template && name != "byte") {
+    const data::ChatTemplate chat = *exported.chat_template;
+    config["eos_token"] = end;  // that of the class of a sentencepiece model may be another
+    if (chat == data::ChatTemplate::llama3) config["bos_token"] = data::kLlama3Begin;
+    io::write_file(fs, folder / "chat_template.jinja", std::string(data::jinja_of(chat)));
+  }
   io::write_file(fs, folder / "tokenizer_config.json", config.dump(2) + "\n");
 }
 

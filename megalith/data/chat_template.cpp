@@ -29,15 +29,15 @@ constexpr std::string_view kPlainJinja =
     "%}{{ eos_token }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '\nAssistant:' }}{% endif %}";
 
 constexpr std::string_view kTurn = "<|im_start|>", kTurnEnd = "<|im_end|>";
-constexpr std::string_view kBegin = "<|begin_of_text|>", kHeader = "<|start_header_id|>",
-                           kHeaderEnd = "<|end_header_id|>", kMessageEnd = "<|eot_id|>";
+constexpr std::string_view kHeader = "<|start_header_id|>", kHeaderEnd = "<|end_header_id|>",
+                           kMessageEnd = "<|eot_id|>";
 
 std::vector<std::string_view> special_texts(ChatTemplate chat_template) {
   switch (chat_template) {
     case ChatTemplate::chatml:
       return {kTurn, kTurnEnd};
     case ChatTemplate::llama3:
-      return {kBegin, kHeader, kHeaderEnd, kMessageEnd};
+      return {kLlama3Begin, kHeader, kHeaderEnd, kMessageEnd};
     case ChatTemplate::plain:
       return {};
   }

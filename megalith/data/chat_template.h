@@ -20,6 +20,8 @@ namespace megalith::data {
 ///           document stands after each answer. It needs no special tokens.
 enum class ChatTemplate : std::uint8_t { chatml, llama3, plain };
 inline constexpr std::array<std::string_view, 3> kChatTemplateNames = {"chatml", "llama3", "plain"};
+/// Stands before the first message of llama3.
+inline constexpr std::string_view kLlama3Begin = "<|begin_of_text|>";
 /// The template in the form of transformers' apply_chat_template.
 std::string_view jinja_of(ChatTemplate chat_template);
 

@@ -131,6 +131,25 @@ TEST_F(Chat, TokenizeGivesTheTokensOfTransformers) {
   }
 }
 
+// By hand, as the test above. AutoTokenizer finds the template in an export by itself.
+TEST_F(Chat, AnExportGivesTransformersTheTokensOfTokenize) {
+  const std::string python = support::python_with_transformers();
+  if (python.empty()) GTEST_SKIP() << support::kNoTransformers;
+  const std::string conversations = " " + kChatData + "/conversations.jsonl";
+  for (const std::string name : {"chatml", "llama3", "plain"}) {
+    const Finished trained = run_shell(chat_train(name, "--set train.steps=1 --set data.chat_template=" + name));
+    ASSERT_EQ(trained.code, 0) << trained.err;
+    ASSERT_EQ(run_shell("megalith checkpoint export-hf " + out(name) + " --out " + out(name + "_hf")).code, 0);
+    const Finished ours = run_shell("megalith tokenize --chat " + name + kChatTokenizer + conversations);
+    const Finished theirs =
+        run_shell("HF_HUB_OFFLINE=1 " + python + " " MEGALITH_TEST_DATA "/../reference/chat_tokens.py " +
+                  out(name + "_hf") + " -" + conversations);
+    ASSERT_EQ(theirs.code, 0) << theirs.err;
+    EXPECT_EQ(std::ranges::count(theirs.out, '\n'), 200);
+    EXPECT_TRUE(ours.out == theirs.out) << name;
+  }
+}
+
 TEST_F(Chat, AModelAnswersWhatItWasTrainedOn) {
   const Finished trained = run_shell(chat_train("a"));
   ASSERT_EQ(trained.code, 0) << trained.err;
@@ -149,6 +168,14 @@ TEST_F(Chat, AModelAnswersWhatItWasTrainedOn) {
   EXPECT_GT(turns[1].at("prompt_tokens"), turns[0].at("prompt_tokens"));
   for (const char* grid : {"--set parallel.tp=2", "--set parallel.pp=2", "--ranks 2"})
     EXPECT_EQ(turns_of(chat("Bye.\\nAnd then?\\n", std::string("--format json ") + grid)), turns) << grid;
+
+  // An export has the template.
+  const Finished exported =
+      run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf") + " && megalith generate " +
+                out("hf") + " --chat --temperature 0 --device cpu <<< 'Name three rivers.'");
+  EXPECT_EQ(exported.code, 0) << exported.err;
+  EXPECT_THAT(exported.out, HasSubstr("\nArl, Bess and Corm.\n"));
+  EXPECT_EQ(read_all(out("hf") + "/chat_template.jinja"), read_all(kChatData + "/chatml.jinja"));
 
   // The window of 80 tokens: the oldest questions go, the system message stays, and a longer question is refused.
   std::string many, longest(100, 'x');
