@@ -1,3 +1,4 @@
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -90,6 +91,14 @@ std::string place_of(const TensorDifference& tensor) {
   return '[' + text + ']';
 }
 
+/// The shortest text that reads back as the same number of its type: at most 9 digits, of f64 17.
+std::string value_text(double value, DType dtype) {
+  if (dtype == DType::f64 || !std::isfinite(value)) return exact(value);
+  char text[32];
+  const auto end = std::to_chars(std::begin(text), std::end(text), static_cast<float>(value)).ptr;
+  return {text, end};
+}
+
 std::string text_of(const TensorDifference& tensor, double within) {
   using enum TensorDifference::Kind;
   if (tensor.kind == equal) return "equal";
@@ -99,8 +108,9 @@ std::string text_of(const TensorDifference& tensor, double within) {
   if (tensor.a->dtype != tensor.b->dtype)
     text = str(name_of(tensor.a->dtype), " in A, ", name_of(tensor.b->dtype), " in B; ");
   if (tensor.different == 0) return text + "equal values";
-  text += str("largest difference ", printed("%.3g", tensor.largest), " at ", place_of(tensor), ": ",
-              exact(tensor.value_a), " in A, ", exact(tensor.value_b), " in B");
+  text +=
+      str("largest difference ", printed("%.3g", tensor.largest), " at ", place_of(tensor), ": ",
+          value_text(tensor.value_a, tensor.a->dtype), " in A, ", value_text(tensor.value_b, tensor.b->dtype), " in B");
   if (tensor.scale > 0) text += str("; ", printed("%.3g", tensor.largest / tensor.scale), " of the largest value");
   text += str("; ", tensor.different, " of ", tensor.a->shape.numel(), " elements");
   return tensor.is_within(within) && within > 0 ? text + "; within" : text;

@@ -14,6 +14,7 @@ using nlohmann::json;
 using support::Finished;
 using support::Program;
 using support::run_shell;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -65,6 +66,8 @@ TEST_F(CheckpointTools, DiffComparesGridsAndSteps) {
   EXPECT_EQ(grids.err, "") << "a difference is a result, no error";
   EXPECT_THAT(grids.out, HasSubstr("tp 2 pp 2 dp 1"));
   EXPECT_THAT(grids.out, HasSubstr("  optimizer.v.embedding.token.weight: largest difference "));
+  EXPECT_THAT(grids.out, ContainsRegex("[1-9][0-9]{5}.* in A")) << "values are not rounded";
+  EXPECT_THAT(grids.out, Not(ContainsRegex("[0-9]{14} in [AB]"))) << "an f32 has at most 9 digits";
   const Finished within = tool("diff " + out("a") + " " + out("b") + " --within 1 --format json");
   EXPECT_EQ(within.code, 0);
   const json report = json::parse(within.out);
