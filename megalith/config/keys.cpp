@@ -84,7 +84,12 @@ bool drops_rows(const RunPlan& plan, const RunConfig& saved) {
 bool has_capacity(const RunPlan& plan) { return plan.model.moe.has_capacity(); }
 bool has_echo(const RunPlan& plan) { return plan.model.moe.echo.slots > 0; }
 bool has_rope(const RunPlan& plan) { return plan.model.has_rope(); }
-bool reads_decay_steps(const RunPlan& plan, const RunConfig&) { return optim::reads_decay_steps(plan.optimizer.decay); }
+/// wsd_change() knows whether a change of a wsd matters.
+bool warns_of_decay_steps(const RunPlan& plan, const RunConfig& saved) {
+  const optim::DecayCurve decay = plan.optimizer.decay;
+  if (decay == optim::DecayCurve::wsd && saved.optimizer.decay == "wsd") return false;
+  return optim::reads_decay_steps(decay);
+}
 bool has_muon(const RunPlan& plan) { return plan.optimizer.type == optim::OptimizerType::muon; }
 bool has_several_gpus(const RunPlan& plan, const RunConfig&) {
   return plan.device == Device::cuda && plan.grid.world_size > 1;
@@ -584,11 +589,13 @@ std::vector<Key> make_keys() {
        at([](auto& c) -> auto& { return c.optimizer.decay_steps; }),
        words("`train.steps`; of `wsd` a tenth of it"),
        at_least(1),
-       {warns, kDiffers, reads_decay_steps},
+       {warns, kDiffers, warns_of_decay_steps},
        not_differ,
        "of `cosine` and `linear` the step at which min_lr is reached, warm-up included. The default follows "
        "`train.steps`, so a run that is made longer jumps to the rate of the longer curve. To stay at min_lr, set this "
-       "to the old number of steps. Of `wsd` the length of the decay: the last steps of the run"},
+       "to the old number of steps. Of `wsd` the length of the decay: the last steps of the run; a resume warns if it "
+       "changes steps that are "
+       "done"},
       {"optimizer.weight_decay", at([](auto& c) -> auto& { return c.optimizer.weight_decay; }), literal("0.01"),
        at_least(0), warns, not_differ, "of weights; biases and norms do not decay"},
       {"optimizer.beta1", at([](auto& c) -> auto& { return c.optimizer.beta1; }), literal("0.9"), probability(), warns,

@@ -136,6 +136,11 @@ struct ResumeChanges {
 /// The changed keys, by the rule of each.
 ResumeChanges resume_changes(const RunConfig& saved, const RunPlan& plan);
 
+/// A warning, if a checkpoint of `step` with so many updates goes on with another train.steps or optimizer.decay_steps
+/// of a `wsd`, and with those some of its steps would have had other learning rates: the decay had begun in one of both
+/// curves. Empty otherwise: the stable phase may be made longer or shorter.
+std::string wsd_change(const RunConfig& saved, const RunPlan& plan, Index step, Index updates);
+
 /// Keys that must match on resume, and their values: they identify a run.
 std::vector<std::pair<std::string_view, std::string>> identity_of(const RunPlan& plan);
 

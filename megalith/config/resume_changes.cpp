@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <optional>
+
 #include "megalith/base/str.h"
 #include "megalith/config/keys.h"
 #include "megalith/config/run_plan.h"
@@ -31,6 +34,26 @@ ResumeChanges resume_changes(const RunConfig& saved, const RunPlan& plan) {
       changes.warned.push_back(str(line, "; ", key->resume.consequence));
   }
   return changes;
+}
+
+std::string wsd_change(const RunConfig& saved, const RunPlan& plan, Index step, Index updates) {
+  const optim::OptimConfig& now = plan.optimizer;
+  const std::optional<Index>&run_steps = saved.train.steps, &decay_steps = saved.optimizer.decay_steps;
+  if (now.decay != optim::DecayCurve::wsd || saved.optimizer.decay != "wsd" || !run_steps || !decay_steps) return "";
+  const bool is_same = *run_steps == now.run_steps && *decay_steps == now.decay_steps;
+  if (is_same || step >= now.run_steps) return "";
+  optim::OptimConfig then = now;
+  then.run_steps = *run_steps;
+  then.decay_steps = *decay_steps;
+  const ops::LearningRate was = optim::step_rules(then, {}).learning_rate,
+                          is = optim::step_rules(now, {}).learning_rate;
+  const std::int64_t stable = std::min(was.decay_begin, is.decay_begin);
+  if (updates <= stable) return "";
+  return str("train.steps = ", now.run_steps, ", optimizer.decay_steps = ", now.decay_steps,
+             ": the checkpoint of step ", step, " was trained with ", *run_steps, " and ", *decay_steps,
+             ", a decay after step ", was.decay_begin, "; it goes on with a decay after step ", is.decay_begin,
+             ", so the learning rate jumps from ", was.of(updates), " to ", is.of(updates + 1), " at step ", step + 1,
+             "; a checkpoint of step ", stable, " or before has no jump");
 }
 
 std::vector<std::pair<std::string_view, std::string>> identity_of(const RunPlan& plan) {

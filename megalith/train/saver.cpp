@@ -376,6 +376,8 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
   std::string refused;
   for (const std::string& line : changes.refused) refused += "\n  " + line;
   warnings.insert(warnings.end(), changes.warned.begin(), changes.warned.end());
+  if (std::string jump = config::wsd_change(then, plan_, saved.step, count_of(saved, kUpdates)); !jump.empty())
+    warnings.push_back(std::move(jump));
   if (!is_same(saved, kTokenizerHash, identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
   if (!is_same(saved, kCorpusHash, identity_.corpus))

@@ -131,6 +131,33 @@ TEST(ResumeChanges, RecomputedGeluWarnsInSixteenBits) {
   EXPECT_THAT(resume_changes(saved_by(), plan_of({selective, gelu})).warned, IsEmpty());
 }
 
+// Saved: lr 0.001 to step 80, then on a line to 0.0001 at step 100.
+TEST(ResumeChanges, AWsdWarnsOnceIfItsDecayHadBegun) {
+  const auto of = [](const std::string& steps, const std::string& decay) {
+    return std::vector<std::string>{"optimizer.decay=wsd", "optimizer.lr=0.001", "optimizer.min_lr=0.0001",
+                                    "train.steps=" + steps, "optimizer.decay_steps=" + decay};
+  };
+  const RunConfig saved = saved_by(of("100", "20"));
+  const auto jump = [&](const std::string& steps, const std::string& decay, Index step) {
+    return wsd_change(saved, plan_of(of(steps, decay)), step, step);
+  };
+  EXPECT_THAT(resume_changes(saved, plan_of(of("200", "50"))).warned, IsEmpty()) << "what matters depends on the step";
+  EXPECT_EQ(jump("100", "20", 90), "");
+  EXPECT_EQ(jump("200", "50", 80), "") << "the stable phase goes on";
+  EXPECT_EQ(jump("60", "10", 50), "") << "and may end earlier";
+  EXPECT_EQ(jump("90", "20", 95), "") << "nothing is left to train";
+  EXPECT_EQ(jump("200", "50", 90),
+            "train.steps = 200, optimizer.decay_steps = 50: the checkpoint of step 90 was trained with 100 and 20, a "
+            "decay after step 80; it goes on with a decay after step 150, so the learning rate jumps from 0.00055 to "
+            "0.001 at step 91; a checkpoint of step 80 or before has no jump");
+  EXPECT_THAT(jump("100", "60", 70),
+              ::testing::HasSubstr("the learning rate jumps from 0.001 to 0.000535 at step 71; a "
+                                   "checkpoint of step 40 or before has no jump"));
+  EXPECT_EQ(wsd_change(saved, plan_of(of("200", "50")), 90, 75), "") << "fp16 skipped steps, which do not count";
+  EXPECT_THAT(resume_changes(saved_by({"optimizer.decay=linear"}), plan_of(of("100", "20"))).warned,
+              ::testing::Contains(::testing::HasSubstr("optimizer.decay = wsd")));
+}
+
 // A version that has a key more resumes what an older one saved: there the key did what its default does.
 TEST(ResumeChanges, OfAKeyThatTheCheckpointDoesNotHaveTheDefaultCounts) {
   RunConfig older = saved_by();
