@@ -1,7 +1,5 @@
 #include "apps/eval/eval_data.h"
 
-#include <algorithm>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -9,67 +7,16 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
-#include "megalith/base/utf8.h"
-#include "megalith/data/byte_source.h"
 #include "megalith/data/corpus_builder.h"
 #include "megalith/data/document_reader.h"
 #include "megalith/data/input_files.h"
 #include "megalith/data/json_text.h"
 #include "megalith/eval/detokenize.h"
-#include "megalith/io/checksum.h"
+#include "megalith/eval/whole_text.h"
 #include "megalith/io/file_problems.h"
 
 namespace megalith::apps {
 namespace {
-
-/// Checksum and encoding of a file, read one megabyte at a time.
-struct Scanned {
-  io::Hash128 checksum;
-  Index bytes = 0;
-  bool is_blank = true;
-  /// The position of the first byte that is not UTF-8.
-  std::optional<Index> bad_byte{};
-  Index bad_line = 1;
-};
-
-Scanned scan(io::Fs& fs, const std::string& file) {
-  const std::unique_ptr<data::ByteSource> source = data::open_bytes(fs, file);
-  io::RunningChecksum checksum;
-  Scanned found;
-  Index line = 1;
-  for (bool more = true; more;) {
-    more = source->extend();
-    const std::string_view text = source->window();
-    const std::size_t good = valid_utf8_prefix(text), tail = text.size() - good;
-    const bool is_open =
-        more && tail <= 3 && incomplete_utf8_tail(text) == tail;  // the character goes on in the next part
-    line += std::ranges::count(text.substr(0, good), '\n');
-    if (good < text.size() && !is_open && !found.bad_byte) {
-      found.bad_byte = found.bytes + static_cast<Index>(good);
-      found.bad_line = line;
-    }
-    const std::string_view taken = is_open ? text.substr(0, good) : text;
-    checksum.update(taken);
-    found.is_blank = found.is_blank && eval::strip(taken).empty();
-    found.bytes += static_cast<Index>(taken.size());
-    source->take(taken.size());
-  }
-  found.checksum = checksum.value();
-  return found;
-}
-
-/// A text that a task needs as a whole.
-std::string read_whole(io::Fs& fs, const EvalTask& task, const Scanned& scanned) {
-  if (static_cast<std::uint64_t>(scanned.bytes) > task.max_line)
-    throw InputError(str("[", task.data, "] has ", scanned.bytes,
-                         " bytes: --task loss reads a text in pieces, other tasks "
-                         "hold it as a whole, and take ",
-                         task.max_line, " bytes; --max-line raises that"));
-  const std::unique_ptr<data::ByteSource> source = data::open_bytes(fs, task.data);
-  while (source->extend()) {
-  }
-  return std::string(source->window());
-}
 
 /// Ids of one text.
 class LossSink final : public data::TokenSink {
@@ -83,7 +30,7 @@ class LossSink final : public data::TokenSink {
 };
 
 eval::EvalSet loss_of_text(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer,
-                           const Scanned& scanned) {
+                           const eval::ScannedText& scanned) {
   eval::EvalSet bad;
   if (scanned.is_blank)
     bad.refuse(str("[", task.data, "] is empty: must hold text; is it the right file?"));
@@ -133,54 +80,20 @@ eval::EvalSet loss_of_documents(io::Fs& fs, const EvalTask& task, const tokenize
   return bad.problems.empty() ? loss.finish(task.data, task.window, task.stride) : std::move(bad);
 }
 
-/// The texts of the files of a multiple-choice task, which are read as a whole.
-class ChoiceFiles {
- public:
-  ChoiceFiles(io::Fs& fs, const EvalTask& task, EvalData& data) : fs_(fs), task_(task), data_(data) {}
-
-  /// PIQA's labels are in the file `labels`; if that is empty, in NAME-labels.lst beside NAME.jsonl, if it is there.
-  eval::ChoiceSource source(const std::string& file, std::string text, const std::string& labels) {
-    eval::ChoiceSource found{.data = {keep(std::move(text)), file}};
-    if (task_.choice.form != eval::ChoiceForm::piqa) return found;
-    const io::Path beside = io::Path(file).parent_path() / (io::Path(file).stem().string() + "-labels.lst");
-    const std::string name = !labels.empty() ? labels : fs_.exists(beside) ? beside.string() : "";
-    if (!name.empty()) found.labels = {keep(read("labels", "--labels", name)), keep(name)};
-    return found;
-  }
-  std::string read(const char* use, const char* option, const std::string& file) {
-    data::require_file(fs_, file, option);
-    const Scanned scanned = scan(fs_, file);
-    data_.more_files.push_back({use, file, scanned.checksum.hex()});
-    EvalTask other = task_;
-    other.data = file;
-    return read_whole(fs_, other, scanned);
-  }
-
- private:
-  std::string_view keep(std::string text) { return kept_.emplace_back(std::move(text)); }
-
-  io::Fs& fs_;
-  const EvalTask& task_;
-  EvalData& data_;
-  std::deque<std::string> kept_;
-};
-
 EvalData read_choice_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer) {
-  data::require_file(fs, task.data, "--data");
-  const Scanned scanned = scan(fs, task.data);
-  EvalData data{.set = {}, .checksum = scanned.checksum.hex()};
-  ChoiceFiles files(fs, task, data);
-  const eval::ChoiceSource source = files.source(task.data, read_whole(fs, task, scanned), task.choice.labels);
-  eval::ChoiceShots shots{.count = task.choice.shots};
-  if (shots.count > 0) {
-    const std::string& file = task.choice.shots_data;
-    shots.source = files.source(file, files.read("shots_data", "--shots-data", file), "");
-  }
-  data.set = eval::choice_set(task.choice.form, source, tokenizer, task.window, shots);
-  return data;
+  eval::ChoiceData read = eval::read_choice_data(fs,
+                                                 {.form = task.choice.form,
+                                                  .data = task.data,
+                                                  .labels = task.choice.labels,
+                                                  .shots = task.choice.shots,
+                                                  .shots_data = task.choice.shots_data,
+                                                  .max_bytes = task.max_line},
+                                                 tokenizer, task.window);
+  return {.set = std::move(read.set), .checksum = std::move(read.checksum), .more_files = std::move(read.more_files)};
 }
 
-eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer, const Scanned& scanned) {
+eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer,
+                     const eval::ScannedText& scanned) {
   const data::CorpusFormat format = data::format_of(fs, task.data, data::CorpusFormat::by_name);
   if (task.task == eval::Task::loss)
     return format == data::CorpusFormat::text ? loss_of_text(fs, task, tokenizer, scanned)
@@ -189,7 +102,7 @@ eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenize
     throw InputError(str("[", task.data, "] is a Parquet file: --task loss takes one; ",
                          task.task == eval::Task::lambada ? "for lambada write its rows as lines of JSON"
                                                           : "wikitext takes the text as it was published"));
-  const std::string text = read_whole(fs, task, scanned);
+  const std::string text = eval::read_whole_text(fs, task.data, scanned, {.max_bytes = task.max_line});
   const eval::SourceText source{text, task.data};
   switch (task.task) {
     case eval::Task::wikitext_paper:
@@ -209,7 +122,7 @@ eval::EvalSet set_of(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenize
 EvalData read_text_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer) {
   data::require_file(fs, task.data, "--data");
   data::refuse_table(task.data);
-  const Scanned scanned = scan(fs, task.data);
+  const eval::ScannedText scanned = eval::scan_text(fs, task.data);
   return {.set = set_of(fs, task, tokenizer, scanned), .checksum = scanned.checksum.hex()};
 }
 

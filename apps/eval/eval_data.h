@@ -4,7 +4,7 @@
 
 #include "megalith/data/corpus_reader.h"
 #include "megalith/data/data_config.h"
-#include "megalith/eval/choice_set.h"
+#include "megalith/eval/choice_data.h"
 #include "megalith/eval/masked_samples.h"
 #include "megalith/io/fs.h"
 
@@ -31,9 +31,7 @@ struct EvalData {
   eval::EvalSet set;     ///< of masked language models the counts and warnings alone
   std::string checksum;  ///< XXH3-128 of the unpacked text; for Parquet, of the file; HeldOutSamples: their fingerprint
   /// Other files, by their use.
-  struct File {
-    std::string use, path, checksum;
-  };
+  using File = eval::ChoiceData::File;
   std::vector<File> more_files = {};
   std::shared_ptr<const eval::HeldOutSamples> held_out = nullptr;  ///< of a masked language model
 };

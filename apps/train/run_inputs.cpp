@@ -16,6 +16,28 @@
 
 namespace megalith::apps {
 
+namespace {
+
+/// The data and the tasks of a plan. Throws one InputError for both.
+void open_files(io::Fs& fs, const config::RunPlan& plan, const tokenizer::Tokenizer& tokenizer, RunInputs& inputs) {
+  std::string broken_tasks;
+  try {
+    inputs.choice_tasks =
+        std::make_shared<const std::vector<train::ChoiceTask>>(train::open_choice_tasks(fs, plan, tokenizer));
+  } catch (const InputError& error) {
+    broken_tasks = error.what();
+  }
+  try {
+    inputs.data = train::open_run_data(fs, plan, tokenizer, usable_cores());
+  } catch (const InputError& error) {
+    if (broken_tasks.empty()) throw;
+    throw InputError(str(error.what(), '\n', broken_tasks));
+  }
+  if (!broken_tasks.empty()) throw InputError(broken_tasks);
+}
+
+}  // namespace
+
 RunInputs open_run_inputs(io::Fs& fs, config::RunPlan& plan) {
   const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
   const auto tokenizer = tokenizer::make_tokenizer(plan.data.tokenizer, vocabulary, fs);
@@ -24,13 +46,14 @@ RunInputs open_run_inputs(io::Fs& fs, config::RunPlan& plan) {
     const data::ChatTemplate of_folder = data::chat_template_of_folder(fs, vocabulary);
     plan.data.chat_template = data::kChatTemplateNames[static_cast<std::size_t>(of_folder)];
   }
-  const std::shared_ptr<const train::RunData> data = train::open_run_data(fs, plan, *tokenizer, usable_cores());
-  config::set_samples(data->train().samples, plan);
-  return {data,
-          {.tokenizer = tokenizer->content_hash(),
-           .corpus = data->train().fingerprint,
-           .vocabulary = tokenizer::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary),
-           .unicode = tokenizer->unicode_version()}};
+  RunInputs inputs;
+  open_files(fs, plan, *tokenizer, inputs);
+  config::set_samples(inputs.data->train().samples, plan);
+  inputs.identity = {.tokenizer = tokenizer->content_hash(),
+                     .corpus = inputs.data->train().fingerprint,
+                     .vocabulary = tokenizer::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary),
+                     .unicode = tokenizer->unicode_version()};
+  return inputs;
 }
 
 void print_notes(const config::RunPlan& plan, const data::DataNotes& notes) {

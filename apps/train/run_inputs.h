@@ -10,9 +10,10 @@ namespace megalith::apps {
 struct RunInputs {
   std::shared_ptr<const train::RunData> data;
   train::DataIdentity identity;
+  std::shared_ptr<const std::vector<train::ChoiceTask>> choice_tasks = {};  ///< of eval.tasks
 };
-/// Opens tokenizer and data of a plan, and completes the plan by what they have: the chat template of the tokenizer's
-/// folder, the steps of a fine-tuning run. Throws ConfigError, InputError, IoError.
+/// Opens tokenizer, data and tasks of a plan, and completes the plan by what they have: the chat template of the
+/// tokenizer's folder, the steps of a fine-tuning run. Throws ConfigError, InputError, IoError.
 RunInputs open_run_inputs(io::Fs& fs, config::RunPlan& plan);
 
 /// Prints what was found about the data.

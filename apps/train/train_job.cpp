@@ -138,6 +138,7 @@ struct Job {
   io::Path init;
   std::shared_ptr<const train::RunData> data;
   train::DataIdentity identity;
+  std::shared_ptr<const std::vector<train::ChoiceTask>> choice_tasks;
   std::optional<ops::KnownGemms> gemm_table;
   std::vector<io::RunLock> locks;  ///< of the first process
 };
@@ -236,7 +237,7 @@ Job prepare(config::RunPlan& plan, const TrainRequest& options, const Launcher& 
   const io::Path init = init_of(*fs, plan, out, resume);
   const RunInputs inputs = open_run_inputs(*fs, plan);
   if (launcher.process == 0) print_notes(plan, inputs.data->notes());
-  return {plan, out, fs, init, inputs.data, inputs.identity, gemm_table, {}};
+  return {plan, out, fs, init, inputs.data, inputs.identity, inputs.choice_tasks, gemm_table, {}};
 }
 
 /// Checks the command line alone. Returns whether a second folder must be checked to be shared.
@@ -257,6 +258,8 @@ train::Facts facts_of(const Job& job, train::Resume resume) {
                         {"what data.train has", tokens(job.data->train().tokens, job.identity.corpus)}};
   if (const train::RunData::Facts valid = job.data->valid(); valid.samples > 0)
     facts.emplace_back("the held-out data", tokens(valid.tokens, valid.fingerprint));
+  if (!job.choice_tasks->empty())
+    facts.emplace_back("what eval.tasks has", train::choice_tasks_text(*job.choice_tasks));
   if (!job.init.empty()) facts.emplace_back(str("what ", job.plan.init_key(), " has"), content_of(*job.fs, job.init));
   if (const std::string& replay = job.plan.model.moe.replay; !replay.empty())
     facts.emplace_back("what moe.replay has", "decisions of hash " + hex64(fnv1a(job.fs->map(replay).text())));
@@ -327,6 +330,7 @@ train::Outcome run_train(const TrainRequest& options) {
                                     .cache = cache,
                                     .router_trace = options.router_trace,
                                     .on_fault = on_fault,
+                                    .choice_tasks = *job->choice_tasks,
                                     .trace = options.trace};
     if (launcher.processes > 0) require_shared_folders(world, *own_fs, *job);
     const train::PositionFiles positions(world, job->out, plan.timeout_s);

@@ -554,8 +554,8 @@ std::vector<Key> make_keys() {
        [](const RunPlan& plan) { return plan.device == Device::cuda; }},
       {"train.eval_interval", at([](auto& c) -> auto& { return c.train.eval_interval; }), literal("0"), at_least(0),
        may_change, not_differ,
-       "steps between evaluations on the held-out set; 0: only after the last step. Without `data.valid` or "
-       "`data.split` there is no evaluation"},
+       "steps between evaluations on the held-out set; 0: only after the last step. Without `data.valid`, "
+       "`data.split` and `eval.tasks` there is no evaluation"},
       {"train.eval_batches", at([](auto& c) -> auto& { return c.train.eval_batches; }), literal("8"),
        at_least(0, "0: the whole set"), may_change, not_differ, "global batches per evaluation; 0: the whole set"},
       {"train.early_stop", at([](auto& c) -> auto& { return c.train.early_stop; }), literal("0"), at_least(0, "0: off"),
@@ -564,6 +564,9 @@ std::vector<Key> make_keys() {
        "loss ([early stop](#early-stop)); 0: off"},
       {"train.early_stop_delta", at([](auto& c) -> auto& { return c.train.early_stop_delta; }), literal("0.0"),
        at_least(0), may_change, not_differ, "of `early_stop`: nats by which a loss must be lower to be better"},
+      {"eval.tasks", at([](auto& c) -> auto& { return c.eval.tasks; }), words("none"), any(), may_change, differ,
+       "files of multiple-choice questions that every evaluation scores, as `\"FORM:FILE\"`; FORM is `choice`, "
+       "`hellaswag`, `arc`, `piqa` or `mmlu` ([while a run trains](evaluation.md#while-a-run-trains))"},
       {"optimizer.type", at([](auto& c) -> auto& { return c.optimizer.type; }), words("`adamw`"),
        one_of(kNamesOf<optim::OptimizerType>), must_match, not_differ,
        "`muon`: Muon updates the matrices of layers, and AdamW all else ([Muon](#muon))", has_muon},

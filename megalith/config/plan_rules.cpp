@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "megalith/base/names.h"
+#include "megalith/base/str.h"
 #include "megalith/config/moe_rules.h"
 #include "megalith/config/task_rules.h"
+#include "megalith/eval/choice_file.h"
 #include "megalith/model/model_spec.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/e4m3.h"
@@ -192,6 +195,26 @@ void check_train(const RunPlan& plan, Problems& out) {
               "must be 0 with train.deterministic = false: two runs of one step must give the same bits");
 }
 
+/// Rules of eval.tasks that need no file.
+void check_choice_tasks(const RunPlan& plan, Problems& out) {
+  std::vector<std::string> series;
+  for (const std::string& text : plan.eval.tasks) {
+    const auto task = eval::choice_task_named(text);
+    if (!task) {
+      out.add("eval.tasks", text, "must be FORM:FILE, and FORM one of choice, hellaswag, arc, piqa and mmlu");
+      continue;
+    }
+    out.require(std::ranges::find(series, task->series()) == series.end(), "eval.tasks", text,
+                str("its results would have the name of another one's, ", task->series(),
+                    ": must have another file name; make a link of another name"));
+    series.push_back(task->series());
+  }
+  if (plan.eval.tasks.empty()) return;
+  const char* const why = "must be left out: questions are for models that predict the next token, not for ";
+  out.require(!plan.model.is_bert(), "eval.tasks", bracketed(plan.eval.tasks), str(why, "model.family = bert"));
+  out.require(!plan.task.is_set(), "eval.tasks", bracketed(plan.eval.tasks), str(why, "task.name = ", plan.task.name));
+}
+
 void check_chat(const RunPlan& plan, Problems& out) {
   if (plan.data.format != data::DataFormat::chat) return;
   out.require(!plan.model.is_bert(), "data.format", "chat",
@@ -209,6 +232,7 @@ void check_chat(const RunPlan& plan, Problems& out) {
 
 void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken, Problems& out) {
   check(plan.data, out);
+  if (!broken.has("eval.tasks")) check_choice_tasks(plan, out);
   if (!broken.has("data.format")) check_chat(plan, out);
   if (!broken.any("task.") && !broken.any("model.")) check_task(plan, out);
   if (shape == ModelShape::known) {

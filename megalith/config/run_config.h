@@ -61,6 +61,9 @@ struct RunConfig {
     std::optional<Index> loss_scale_interval;
     std::optional<bool> deterministic;
   } train;
+  struct Eval {
+    std::optional<std::vector<std::string>> tasks;
+  } eval;
   struct Optimizer {
     std::optional<double> lr, min_lr, weight_decay, beta1, beta2, eps, clip, muon_momentum;
     std::optional<Index> warmup_steps, decay_steps;

@@ -47,6 +47,11 @@ struct TrainConfig {
   Determinism determinism() const { return deterministic ? Determinism::required : Determinism::not_required; }
 };
 
+/// Section [eval].
+struct EvalConfig {
+  std::vector<std::string> tasks = {};  ///< of multiple choice, scored at evaluations: eval::choice_task_named()
+};
+
 /// Section [task]: fine-tuning.
 struct TaskConfig {
   std::string name;  ///< tasks::name_of(); empty: none
@@ -79,6 +84,7 @@ struct RunPlan {
   bool sequence_parallel = false;
   double timeout_s = comm::WorldOptions{}.timeout_s;  ///< how long a rank waits for others before it ends the run
   TrainConfig train;
+  EvalConfig eval = {};
   TaskConfig task;
   optim::OptimConfig optimizer;
   data::DataConfig data;

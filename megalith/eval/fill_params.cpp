@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/checkpoint/box.h"
 #include "megalith/ops/init.h"
 
@@ -34,6 +36,21 @@ void fill_params(Exec& ex, const ParamSet& params, DType stored, const ReadValue
   };
   for (const ParamBuffer& buffer : params.buffers()) {
     for (const Param& param : buffer.params()) fill(param);
+  }
+}
+
+void copy_params(Exec& ex, const ParamSet& to, ParamSet& from) {
+  for (const ParamBuffer& buffer : to.buffers()) {
+    for (const Param& param : buffer.params()) {
+      const Param* const source = from.find(param.name());
+      if (source == nullptr || source->spec.slice.local != param.spec.slice.local)
+        throw InternalError(str("[copy_params] ", param.name(), ": the other model lacks it, or has another slice"));
+      const Tensor there = param.without_padding(param.value), here = source->without_padding(source->value);
+      if (there.dtype() == here.dtype())
+        ex.copy(there.raw(), here.raw(), there.bytes());
+      else
+        ops::cast(ex, here, there);
+    }
   }
 }
 

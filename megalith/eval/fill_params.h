@@ -8,4 +8,9 @@ namespace megalith::eval {
 /// blocks. Host memory: 16 MiB, unless the CPU reads its own dtype.
 void fill_params(Exec& ex, const ParamSet& params, DType stored, const ReadValues& read);
 
+/// Copies the values that the layers of `from` read, without padding, to the same parameters of `to`: of a model that
+/// is cut over ranks in the same way, on the same device. Nothing may write `from`. Throws InternalError for a
+/// parameter that `from` lacks or has in another shape.
+void copy_params(Exec& ex, const ParamSet& to, ParamSet& from);
+
 }  // namespace megalith::eval

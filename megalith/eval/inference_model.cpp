@@ -174,6 +174,8 @@ void InferenceModel::fill_params(DType stored, const ReadValues& read) {
   eval::fill_params(*ex_, memory_.params(), stored, read);
 }
 
+void InferenceModel::copy_params(ParamSet& from) { eval::copy_params(*ex_, memory_.params(), from); }
+
 // ---- Passes ----
 
 void InferenceModel::run_chunk(Exec& ex, int chunk, const PassShape& shape, const Block& block, const Tensor& input,

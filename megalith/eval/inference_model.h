@@ -44,6 +44,8 @@ class InferenceModel final : private pipeline::Stage {
 
   /// As eval::fill_params(). Call it after allocate().
   void fill_params(DType stored, const ReadValues& read);
+  /// As eval::copy_params(), of a model of the same grid.
+  void copy_params(ParamSet& from);
 
   /// Called on rank 0: a sample's number, and its results.
   using TakeNumbers = std::function<void(Index sample, const SampleNumbers& numbers)>;

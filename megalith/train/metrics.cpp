@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include <nlohmann/json.hpp>
+
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 
@@ -123,6 +125,14 @@ void MetricsLog::write_eval(Index step, const HeldOutResult& held_out) {
   if (held_out.figures.empty())
     rest = str(parts_of(result.losses), ",\"perplexity\":", number(std::exp(result.losses[0].mean)));
   line(str(kEvaluation, "\"", held_out.name, "\",\"step\":", step, ",\"loss\":", number(result.loss), rest, "}"));
+}
+
+void MetricsLog::write_choices(Index step, const ChoiceResult& result) {
+  evaluated_.insert(step);
+  std::string figures;
+  for (const auto& [name, value] : result.figures) figures += str(",\"", name, "\":", number(value));
+  line(str(kEvaluation, nlohmann::json(result.name).dump(), ",\"step\":", step, ",\"questions\":", result.questions,
+           figures, "}"));
 }
 
 void MetricsLog::write_graphs(Index step, const GraphAccount& a) {

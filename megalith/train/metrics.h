@@ -32,6 +32,8 @@ class MetricsLog {
   MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step);
   void write(const StepMetrics& metrics);
   void write_eval(Index step, const HeldOutResult& held_out);
+  /// The scores of a task of eval.tasks.
+  void write_choices(Index step, const ChoiceResult& result);
   /// Rank 0's graphs, as captured at the end of a step.
   void write_graphs(Index step, const GraphAccount& account);
   /// Returns when all written lines are durable. Called before a checkpoint acknowledges their steps.

@@ -104,6 +104,20 @@ void RunLog::task_evaluation(Index step, const HeldOutResult& held_out) {
            " samples)"));
 }
 
+void RunLog::choices(Index step, const ChoiceResult& result) {
+  if (!is_written_) return;
+  keep_up(metrics_are_late_, kMetricsName, [&] { metrics_->write_choices(step, result); });
+  std::vector<Scalar> scalars;
+  std::string scores;
+  for (const auto& [name, value] : result.figures) {
+    if (!name.starts_with("acc")) continue;  // a count
+    scalars.push_back({str(result.name, '/', name), value});
+    if (!name.ends_with("_stderr")) scores += str("  ", name, ' ', value);
+  }
+  add_events(step, scalars);
+  note(str("step ", step, "  ", result.name, scores, "  (", result.questions, " questions)"));
+}
+
 void RunLog::graphs(Index step, const std::vector<GraphAccount>& accounts, capture::GraphMode mode) {
   if (!is_written_) return;
   keep_up(metrics_are_late_, kMetricsName, [&] { metrics_->write_graphs(step, accounts.front()); });

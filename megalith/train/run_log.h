@@ -32,6 +32,8 @@ class RunLog {
   void event(const char* name, const std::string& text);
   void step(const StepMetrics& metrics);
   void evaluation(Index step, const HeldOutResult& held_out);
+  /// The scores of a task of eval.tasks at an evaluation.
+  void choices(Index step, const ChoiceResult& result);
   /// Those of all ranks, as captured at the end of a step.
   void graphs(Index step, const std::vector<GraphAccount>& accounts, capture::GraphMode mode);
   /// Whether metrics.jsonl has an evaluation of the step. False on other ranks.

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "megalith/eval/figures.h"
 #include "megalith/ops/step_end.h"
 #include "megalith/tasks/task_figures.h"
 #include "megalith/train/moe_report.h"
@@ -50,6 +51,13 @@ struct HeldOutResult {
   Index samples = 0;
   Evaluated result = {};
   tasks::Figures figures = {};  ///< of a task; empty: there are none
+};
+
+/// The scores of a task of eval.tasks at an evaluation.
+struct ChoiceResult {
+  std::string name;  ///< of the task
+  Index questions = 0;
+  eval::Figures figures = {};  ///< of eval::choice_figures()
 };
 
 /// The numbers of one step on which the ranks agreed. Code that computes more about a step adds a member with a

@@ -35,6 +35,7 @@ class Run {
         fs_(fs),
         fitted_(with_clone_weights(world, inputs.plan)),
         engine_(world, fitted_),
+        choices_(engine_, inputs.plan, inputs.choice_tasks),
         saver_(engine_, inputs.plan, inputs.identity, fs, checkpoint_folder(inputs.plan, inputs.out)),
         train_batches_(inputs.data.train_batches()),
         held_out_(inputs.data.held_out()),
@@ -91,7 +92,8 @@ class Run {
 
   bool is_evaluation_due() const {
     const Index interval = plan_.train.eval_interval;
-    return !held_out_.empty() && progress_.step > 0 && (is_last() || (interval > 0 && progress_.step % interval == 0));
+    const bool has_any = !held_out_.empty() || !choices_.is_empty();
+    return has_any && progress_.step > 0 && (is_last() || (interval > 0 && progress_.step % interval == 0));
   }
   /// A run that ended between a save and the evaluation of the same step makes up for it. With early_stop the
   /// checkpoint knows whether it was counted.
@@ -112,7 +114,8 @@ class Run {
   /// All that comes before the first step.
   void start() {
     engine_.allocate();
-    memory_bytes_ = largest(total(engine_.taken_bytes()));
+    choices_.allocate();
+    memory_bytes_ = largest(total(engine_.taken_bytes()) + choices_.planned_bytes());
     begin_or_resume();
     if (is_evaluation_missing()) evaluate();
     saves_.start();
@@ -141,6 +144,10 @@ class Run {
         log_.note("attention by megalith's own kernel, slower than the library's: " + reason);
       if (const std::string refusal = refused_attention(plan_); !refusal.empty())
         log_.note("attention by megalith's own kernel, slower than the library's, which has none: " + refusal);
+      if (!choices_.is_empty())
+        log_.note(str("eval.tasks: ", inputs_.choice_tasks.size(),
+                      inputs_.choice_tasks.size() == 1 ? " file" : " files", " of questions, ",
+                      human_bytes(choices_.planned_bytes()), " on rank 0 to score them"));
       const RunData::Facts read = inputs_.data.train();
       log_.note(str("data ", read.name, ": ", read.tokens, " tokens, ", read.samples, " samples"));
     }
@@ -297,7 +304,18 @@ class Run {
       if (plan_.train.early_stop > 0 && &set == &held_out_.front())
         add_evaluation(progress_.held_out, progress_.step, result.result.loss, plan_.train.early_stop_delta);
     }
+    for (const ChoiceResult& result : scores()) {
+      if (is_new) log_.choices(progress_.step, result);
+    }
     graphs_.after_evaluation(progress_.step);
+  }
+
+  std::vector<ChoiceResult> scores() {
+    try {
+      return choices_.score();
+    } catch (const NonFiniteError& error) {
+      throw NonFiniteError(str("[step ", progress_.step, "] eval.tasks: ", error.what()));
+    }
   }
 
   HeldOutResult evaluate(const RunData::HeldOut& set) {
@@ -338,6 +356,7 @@ class Run {
   io::Fs& fs_;
   config::RunPlan fitted_;  ///< the plan, with what follows from the memory of the hosts
   Engine engine_;
+  ChoiceScorer choices_;
   Saver saver_;
   std::unique_ptr<model::BatchSource> train_batches_;
   std::vector<RunData::HeldOut> held_out_;

@@ -1,8 +1,10 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "megalith/base/error.h"
+#include "megalith/train/choice_tasks.h"
 #include "megalith/train/progress_line.h"
 #include "megalith/train/run_data.h"
 #include "megalith/train/saver.h"
@@ -32,7 +34,8 @@ struct TrainInputs {
   io::Path router_trace = {};                      ///< a file for the decisions of routers; empty: none
   /// Called on a rank that fails, with the step at which it stood; not for errors that another rank's failure causes.
   std::function<void(Index, const Error&)> on_fault = [](Index, const Error&) {};
-  io::Path trace = {};  ///< a file for the times of all ops of steps 3 to 5; empty: none
+  std::span<const ChoiceTask> choice_tasks = {};  ///< scored at evaluations
+  io::Path trace = {};                            ///< a file for the times of all ops of steps 3 to 5; empty: none
 };
 
 enum class Outcome : std::uint8_t { finished, stopped };  ///< stopped: on request, state saved

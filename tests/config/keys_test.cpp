@@ -182,8 +182,8 @@ TEST(Keys, ProcessesMayDifferInPathsAndThreadsOnly) {
   for (const Key& key : keys()) {
     if (key.ranks_may == RanksMay::differ) names.push_back(key.name);
   }
-  EXPECT_THAT(names, ElementsAre("task.init", "moe.replay", "train.init", "data.vocab_dir", "data.train", "data.valid",
-                                 "data.test", "checkpoint.dir", "device.threads"));
+  EXPECT_THAT(names, ElementsAre("task.init", "moe.replay", "train.init", "eval.tasks", "data.vocab_dir", "data.train",
+                                 "data.valid", "data.test", "checkpoint.dir", "device.threads"));
 }
 
 }  // namespace

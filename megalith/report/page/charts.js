@@ -48,13 +48,24 @@ function logTicks(low, high) {
   return list.length > 1 ? list : ticks(low, high, 4);
 }
 
+// The scores of a task of eval.tasks are series of their own: "hellaswag/hellaswag_val acc".
+const kScores = ["acc", "acc_norm", "acc_bytes"];
+const scoreNames = run => run.evals.flatMap(one => kScores.filter(score => typeof one[score] === "number")
+  .map(score => `${one.eval} ${score}`));
+function evalsOf(run, name) {
+  if (!scoreNames(run).includes(name)) return run.evals.filter(one => typeof one[name] === "number");
+  const at = name.lastIndexOf(" "), task = name.slice(0, at), score = name.slice(at + 1);
+  return run.evals.filter(one => one.eval === task && typeof one[score] === "number")
+    .map(one => ({eval: task, step: one.step, [name]: one[score]}));
+}
+
 // The lines of one series of all runs. `view`: {from, to} in steps, `isLog`.
 class Chart {
   constructor(name, runs, width, view) {
     Object.assign(this, {name, width, height: 210, left: 54, right: 8, top: 24, bottom: 24});
     this.runs = runs.map((run, number) => ({
       number, run, points: run.series[name] ? pointsOf(run.series[name]) : [],
-      evals: run.evals.filter(one => typeof one[name] === "number")}));
+      evals: evalsOf(run, name)}));
     const last = Math.max(1, ...runs.map(run => run.last_step));
     this.from = view.from ?? 1;
     this.to = Math.max(view.to ?? last, this.from + 1);
@@ -127,7 +138,10 @@ class Chart {
           `cy="${this.y(points[0].mean).toFixed(1)}" r="2"/>`
         : `<path class="line s${c}" d="M${points.map(p => spot(middle(p), p.mean)).join("L")}"/>`;
     }
-    for (const one of this.seenEvals(line))
+    const seen = this.seenEvals(line);
+    if (!line.points.length && seen.length > 1)
+      text += `<path class="line s${c}" d="M${seen.map(one => spot(one.step, one[this.name])).join("L")}"/>`;
+    for (const one of seen)
       text += `<circle class="eval f${c}" cx="${this.x(one.step).toFixed(1)}" ` +
         `cy="${this.y(one[this.name]).toFixed(1)}" r="4.5">` +
         `<title>${escapeText(line.run.name)}: eval ${escapeText(one.eval)}, step ${one.step}: ` +

@@ -16,7 +16,10 @@ function seriesNames() {
   const names = new Set(data.runs.flatMap(run => Object.keys(run.series)));
   const isConstant = name => data.runs.every(run => !run.series[name] || "same" in run.series[name]);
   const losses = [...names].filter(name => name !== "loss" && /loss$|accuracy$/.test(name) && !isConstant(name)).sort();
-  const main = ["loss", ...losses, ...kMain.slice(1)].filter(name => names.has(name));
+  const scores = [...new Set(data.runs.flatMap(scoreNames))].sort();
+  const main = [...["loss", ...losses, ...kMain.slice(1)].filter(name => names.has(name)),
+    ...scores.filter(name => name.endsWith(" acc"))];
+  scores.forEach(name => names.add(name));
   return {main, more: [...names].filter(name => !main.includes(name)).sort()};
 }
 const swatch = number => `<span class="swatch b${colour(number)}"></span>`;
@@ -31,7 +34,7 @@ function drawRuns() {
   document.title = "megalith: " + data.runs.map(run => run.name).join(", ");
   set("title", data.runs.length === 1 ? escapeText(data.runs[0].name) : `${data.runs.length} runs`);
   const rows = data.runs.map((run, i) => {
-    const evaluation = run.evals[run.evals.length - 1], count = run.mark_counts;
+    const evaluation = run.evals.filter(one => typeof one.loss === "number").pop(), count = run.mark_counts;
     const notes = Object.keys(kMarks).filter(kind => count[kind])
       .map(kind => `<span class="${kMarks[kind].look}">${count[kind]} ${kind}</span>`).join(", ");
     return `<tr><td>${swatch(i)}${escapeText(run.name)}</td><td class="number">${run.last_step}${run.planned_steps

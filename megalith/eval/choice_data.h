@@ -1,0 +1,38 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megalith/eval/choice_set.h"
+#include "megalith/io/fs.h"
+
+namespace megalith::eval {
+
+/// The files of a multiple-choice task (gzip, zstd and xz are unpacked), which are held as a whole.
+struct ChoiceFiles {
+  ChoiceForm form = ChoiceForm::choice;
+  std::string data;
+  std::string labels = {};  ///< piqa; empty: NAME-labels.lst beside the data, if it is there
+  Index shots = 0;
+  std::string shots_data = {};
+  std::uint64_t max_bytes = 0;  ///< of a file
+  /// What names `data` and raises `max_bytes`, for errors.
+  std::string_view data_setting = "--data", limit_setting = "--max-line";
+};
+
+/// What was read, and what identifies it.
+struct ChoiceData {
+  EvalSet set;
+  std::string checksum;  ///< XXH3-128 of the unpacked data
+  /// Other files, by their use.
+  struct File {
+    std::string use, path, checksum;
+  };
+  std::vector<File> more_files = {};
+};
+
+/// Reads the files and makes the set for passes of `window` inputs; problems of lines are those of the set. Throws
+/// InputError for a file that is missing or too long.
+ChoiceData read_choice_data(io::Fs& fs, const ChoiceFiles& files, const tokenizer::Tokenizer& tokenizer, Index window);
+
+}  // namespace megalith::eval
