@@ -83,10 +83,15 @@ double clone_bytes(const config::RunPlan& plan) {
 
 const ExpertLoad& MoeReport::worst() const { return *std::ranges::max_element(layers, {}, &ExpertLoad::max_over_mean); }
 
-const ExpertLoad* MoeReport::worst_after_echo() const {
-  const auto after = [](const ExpertLoad& load) { return load.echo ? load.echo->after : -1; };
-  const auto worst = std::ranges::max_element(layers, {}, after);
-  return worst == layers.end() || !worst->echo ? nullptr : &*worst;
+std::optional<MoeReport::RankLoads> MoeReport::worst_ranks() const {
+  std::optional<RankLoads> worst;
+  for (const ExpertLoad& load : layers) {
+    if (!load.echo) continue;
+    if (!worst) worst.emplace();
+    worst->before = std::max(worst->before, load.echo->before);
+    worst->after = std::max(worst->after, load.echo->after);
+  }
+  return worst;
 }
 
 std::string MoeReport::json() const {

@@ -43,8 +43,12 @@ struct MoeReport {
   bool empty() const { return layers.empty(); }
   /// The layer with the greatest max_over_mean. There must be one.
   const ExpertLoad& worst() const;
-  /// The layer whose most loaded rank has most with clones; null without ECHO.
-  const ExpertLoad* worst_after_echo() const;
+  /// Pairs of the most loaded rank over the mean, in the layer where that is largest: without clones, and with them.
+  struct RankLoads {
+    double before = 0, after = 0;
+  };
+  /// Nothing without ECHO.
+  std::optional<RankLoads> worst_ranks() const;
   /// {"layers":[...],"aux_loss":...}
   std::string json() const;
 };

@@ -56,8 +56,8 @@ std::string ProgressLine::text(const StepMetrics& m, std::size_t columns) const 
   if (!m.result.moe.empty()) parts.push_back({printed("load %.2f", m.result.moe.worst().max_over_mean), 3});
   if (m.result.rerun)
     parts.push_back({printed("run again: experts need moe.rank_capacity_factor = %.3f", m.result.rows_factor), 3});
-  if (const ExpertLoad* worst = m.result.moe.worst_after_echo(); worst != nullptr)
-    parts.push_back({printed("ranks %.2f > %.2f", worst->echo->before, worst->echo->after), 3});
+  if (const auto ranks = m.result.moe.worst_ranks())
+    parts.push_back({printed("ranks %.2f > %.2f", ranks->before, ranks->after), 3});
   if (!m.result.skipped) parts.insert(parts.begin() + 3, {printed("lr %.2e", m.result.learning_rate), 5});
   const auto joined = [&] {
     std::string line;
