@@ -99,14 +99,15 @@ bool fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, cons
   if (tokenizer != nullptr) {
     exported.end_of_document = tokenizer->end_of_document();
     exported.padding = tokenizer->special(tokenizer::Special::pad);
+    const auto chat = enumerator_of<data::ChatTemplate>(data::kChatTemplateNames, plan.data.chat_template);
+    if (chat) exported.end_of_answer = data::ChatEncoder(*chat, *tokenizer).end_of_answer();
     const tokenizer::VocabularyFiles files = tokenizer::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary);
-    convert::export_hf_tokenizer(
-        fs, staging,
-        {.tokenizer = *tokenizer,
-         .files = *files,
-         .family = convert::hf_family_for(plan.model),
-         .seq_len = plan.model.seq_len,
-         .chat_template = enumerator_of<data::ChatTemplate>(data::kChatTemplateNames, plan.data.chat_template)});
+    convert::export_hf_tokenizer(fs, staging,
+                                 {.tokenizer = *tokenizer,
+                                  .files = *files,
+                                  .family = convert::hf_family_for(plan.model),
+                                  .seq_len = plan.model.seq_len,
+                                  .chat_template = chat});
   }
   convert::export_hf(fs, staging, {plan.model, plan.train.policy().master, read}, exported);
   fs.sync_dir(staging);

@@ -90,10 +90,11 @@ struct ModelValues {
   ReadValues read;
 };
 struct HfExport {
-  std::int32_t end_of_document = 0;          ///< the tokenizer's
-  std::optional<std::int32_t> padding = {};  ///< the tokenizer's [PAD]
-  std::string task = {};                     ///< of a fine-tuned model
-  std::vector<std::string> labels = {};      ///< the names of its classes by number, if it has classes
+  std::int32_t end_of_document = 0;                ///< the tokenizer's
+  std::optional<std::int32_t> end_of_answer = {};  ///< of a chat model: transformers' generate() stops at both
+  std::optional<std::int32_t> padding = {};        ///< the tokenizer's [PAD]
+  std::string task = {};                           ///< of a fine-tuned model
+  std::vector<std::string> labels = {};            ///< the names of its classes by number, if it has classes
   Index max_file_bytes = HfFilesWriter::kMaxFileBytes;
 };
 /// Writes config.json and the tensors (F32) into an existing folder, synced; from_pretrained() loads it. Each parameter

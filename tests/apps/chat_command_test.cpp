@@ -176,6 +176,14 @@ TEST_F(Chat, AModelAnswersWhatItWasTrainedOn) {
   EXPECT_EQ(exported.code, 0) << exported.err;
   EXPECT_THAT(exported.out, HasSubstr("\nArl, Bess and Corm.\n"));
   EXPECT_EQ(read_all(out("hf") + "/chat_template.jinja"), read_all(kChatData + "/chatml.jinja"));
+  // transformers' generate() stops at the end of a document, and at that of an answer.
+  const auto tokens = nlohmann::json::parse(read_all(out("hf") + "/tokenizer.json")).at("added_tokens");
+  const auto id_of = [&](const std::string& text) {
+    const auto found = std::ranges::find_if(tokens, [&](const auto& token) { return token.at("content") == text; });
+    return found == tokens.end() ? -1 : found->at("id").template get<int>();
+  };
+  EXPECT_EQ(nlohmann::json::parse(read_all(out("hf") + "/config.json")).at("eos_token_id"),
+            nlohmann::json({id_of("<|endoftext|>"), id_of("<|im_end|>")}));
 
   // The window of 80 tokens: the oldest questions go, the system message stays, and a longer question is refused.
   std::string many, longest(100, 'x');
