@@ -190,7 +190,7 @@ ChoiceQuestion piqa_question(ChoiceLine& line, const SourceText& source, const s
   if (!source.file.empty()) {
     question.answer = number < labels.size() && labels[number] == "1" ? 1 : 0;
   } else if (line.is_good() && line.find(line.json(), "label") == nullptr) {
-    line.refuse("label: is missing: PIQA's labels lie in a second file, NAME-labels.lst; name it with --labels");
+    line.refuse("label: is missing: PIQA's labels lie in a second file: put NAME-labels.lst beside this one");
   } else {
     question.answer = line.answer("label", 2, ChoiceLine::Letters::no);
   }

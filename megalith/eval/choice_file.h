@@ -40,13 +40,13 @@ struct ChoiceSource {
 
 /// The questions of a file, with the prompts and choices that the tasks hellaswag, arc_easy, arc_challenge, piqa and
 /// mmlu of lm-evaluation-harness 0.4.13 make of the data:
-///   choice     lines {"question", "choices", "answer"}: the question itself. answer: a number from 0, or a letter from
-///   A hellaswag  lines {"activity_label", "ctx_a", "ctx_b", "endings", "label"}: "LABEL: CTX_A Ctx_b", cleaned arc
-///   lines {"question": {"stem", "choices": [{"text", "label"}]}, "answerKey"}, or with question a text and
-///              choices {"text": [], "label": []}: "Question: ...\nAnswer:"
-///   piqa       lines {"goal", "sol1", "sol2"} and labels, a line of 0 or 1 each: "Question: ...\nAnswer:"
-///   mmlu       rows of csv, question, four choices, A to D: the question, lines "A. ..." to "D. ...", "Answer:"; the
-///              choices are the letters. `before` names the subject, which is that of the file's name
+///   - choice: lines {"question", "choices", "answer"}: the question itself. answer: its number from 0, or a letter
+///   - hellaswag: lines {"activity_label", "ctx_a", "ctx_b", "endings", "label"}: "LABEL: CTX_A Ctx_b", cleaned
+///   - arc: lines {"question": {"stem", "choices": [{"text", "label"}]}, "answerKey"}, or with question a text and
+///     choices {"text": [], "label": []}: "Question: ...\nAnswer:"
+///   - piqa: lines {"goal", "sol1", "sol2"} and labels, a line of 0 or 1 each: "Question: ...\nAnswer:"
+///   - mmlu: rows of csv, question, four choices, A to D: the question, lines "A. ..." to "D. ...", "Answer:"; the
+///     choices are the letters. `before` names the subject, which is that of the file's name
 /// Adds problems to `set`.
 /// Source: EleutherAI/lm-evaluation-harness, lm_eval/tasks.
 std::vector<ChoiceQuestion> read_choice_questions(ChoiceForm form, const ChoiceSource& source, EvalSet& set);

@@ -315,7 +315,7 @@ void InferenceModel::deliver(const Round& round, const Samples& samples, const T
       for (const AskedResult& asked : config_.results) {
         const auto end = next + numbers_of(asked, samples, one.sample);
         const auto bad = std::find_if(next, end, [](double number) { return !std::isfinite(number); });
-        if (bad != end)
+        if (config_.requires_finite && bad != end)
           throw NonFiniteError(str("[passage ", one.sample, "] ", nn::row_of(asked.result).name, " ", bad - next, " = ",
                                    *bad, ": must be finite; the parameters may be broken, or --precision too narrow"));
         of_sample.of(asked.result).assign(next, end);

@@ -20,6 +20,7 @@ struct InferenceConfig {
   Device device = Device::cpu;
   Index batch = 1;  ///< samples per microbatch at most; fewer where there are fewer of a shape
   std::vector<AskedResult> results = {{nn::Result::losses}};
+  bool requires_finite = true;  ///< else numbers that are not finite are delivered, and no NonFiniteError is thrown
 };
 
 /// One rank of a model for inference: values only, no gradients, moments or dropout, on any grid. Memory is planned for

@@ -39,10 +39,9 @@ ScannedText scan_text(io::Fs& fs, const std::string& file) {
 
 std::string read_whole_text(io::Fs& fs, const std::string& file, const ScannedText& scanned, const TextLimit& limit) {
   if (static_cast<std::uint64_t>(scanned.bytes) > limit.max_bytes)
-    throw InputError(str("[", file, "] has ", scanned.bytes,
-                         " bytes: --task loss reads a text in pieces, other tasks "
-                         "hold it as a whole, and take ",
-                         limit.max_bytes, " bytes; ", limit.setting, " raises that"));
+    throw InputError(str("[", file, "] has ", scanned.bytes, " bytes, and is held as a whole: must have at most ",
+                         limit.max_bytes, "; ", limit.setting, " raises that",
+                         limit.setting == TextLimit().setting ? ", and --task loss reads a text in pieces" : ""));
   const std::unique_ptr<data::ByteSource> source = data::open_bytes(fs, file);
   while (source->extend()) {
   }

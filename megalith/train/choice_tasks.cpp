@@ -1,5 +1,7 @@
 #include "megalith/train/choice_tasks.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "megalith/base/error.h"
@@ -77,7 +79,8 @@ ChoiceScorer::ChoiceScorer(Engine& engine, const config::RunPlan& plan, std::spa
                                        .group_size = plan.group_size,
                                        .dtype = plan.train.policy().compute,
                                        .device = plan.device,
-                                       .batch = plan.device == Device::cpu ? kBatchOfCpu : kBatchOfGpu},
+                                       .batch = plan.device == Device::cpu ? kBatchOfCpu : kBatchOfGpu,
+                                       .requires_finite = false},
                  engine_.world(), engine_.mesh(),
                  eval::count_shapes(eval::PassageSamples(passages_, plan.model.seq_len)));
 }
@@ -120,8 +123,12 @@ std::vector<ChoiceResult> ChoiceScorer::score() {
   std::span<const eval::ExampleResult> rest = results;
   for (const ChoiceTask& task : tasks_) {
     const eval::EvalSet& set = task.data.set;
-    scores.push_back(
-        {task.name, std::ssize(set.questions), eval::choice_figures(set, rest.first(set.passages.size()))});
+    const std::span<const eval::ExampleResult> own = rest.first(set.passages.size());
+    ChoiceResult result{.name = task.name, .questions = std::ssize(set.questions)};
+    result.is_finite =
+        std::ranges::all_of(own, [](const eval::ExampleResult& one) { return std::isfinite(one.log_probability); });
+    if (result.is_finite) result.figures = eval::choice_figures(set, own);
+    scores.push_back(std::move(result));
     rest = rest.subspan(set.passages.size());
   }
   return scores;

@@ -37,8 +37,7 @@ class ChoiceScorer {
   /// What allocate() takes.
   Index planned_bytes() const { return model_ ? total(model_->planned_bytes()) : 0; }
   /// Copies the parameters, and returns the scores of all tasks on rank 0, nothing on other ranks. No step may be in
-  /// flight. Throws NonFiniteError for a probability that is no number. Collective: gathers the parameters, then as
-  /// InferenceModel::infer().
+  /// flight. Collective: gathers the parameters, then as InferenceModel::infer().
   std::vector<ChoiceResult> score();
 
  private:

@@ -57,7 +57,8 @@ struct HeldOutResult {
 struct ChoiceResult {
   std::string name;  ///< of the task
   Index questions = 0;
-  eval::Figures figures = {};  ///< of eval::choice_figures()
+  eval::Figures figures = {};  ///< of eval::choice_figures(); none without is_finite
+  bool is_finite = true;       ///< whether all probabilities are numbers
 };
 
 /// The numbers of one step on which the ranks agreed. Code that computes more about a step adds a member with a

@@ -298,24 +298,33 @@ class Run {
 
   void evaluate() {
     const bool is_new = !log_.has_evaluation(progress_.step);
+    std::vector<HeldOutResult> held_out;
     for (const RunData::HeldOut& set : held_out_) {
-      const HeldOutResult result = evaluate(set);
-      if (is_new) log_.evaluation(progress_.step, result);
+      held_out.push_back(evaluate(set));
       if (plan_.train.early_stop > 0 && &set == &held_out_.front())
-        add_evaluation(progress_.held_out, progress_.step, result.result.loss, plan_.train.early_stop_delta);
+        add_evaluation(progress_.held_out, progress_.step, held_out.back().result.loss, plan_.train.early_stop_delta);
     }
-    for (const ChoiceResult& result : scores()) {
-      if (is_new) log_.choices(progress_.step, result);
+    // All lines are written at the end: a run that ends before has none, and makes up for all of them.
+    const std::vector<ChoiceResult> choices = scores();
+    if (is_new) {
+      for (const HeldOutResult& result : held_out) log_.evaluation(progress_.step, result);
+      for (const ChoiceResult& result : choices) log_.choices(progress_.step, result);
     }
     graphs_.after_evaluation(progress_.step);
   }
 
+  /// As a held-out loss: numbers that are not finite end the run only if they are those of the last step.
   std::vector<ChoiceResult> scores() {
-    try {
-      return choices_.score();
-    } catch (const NonFiniteError& error) {
-      throw NonFiniteError(str("[step ", progress_.step, "] eval.tasks: ", error.what()));
+    std::vector<ChoiceResult> scored = choices_.score();
+    for (const ChoiceResult& result : scored) {
+      if (result.is_finite) continue;
+      const std::string what = str("[step ", progress_.step, "] eval.tasks: ", result.name,
+                                   ": a probability is not finite, so there is no score");
+      if (is_last()) throw NonFiniteError(what + "; the checkpoint of this step may be broken");
+      log_.warn(what);
     }
+    std::erase_if(scored, [](const ChoiceResult& result) { return !result.is_finite; });
+    return scored;
   }
 
   HeldOutResult evaluate(const RunData::HeldOut& set) {

@@ -147,9 +147,10 @@ TEST(ChoiceSet, BadLinesAreNamedTogether) {
           "[f] line 5: answer: is missing: is it a test set without answers? Give one that has them",
           "[f] line 6: choices = \"a\": must be a list of strings", HasSubstr("[f] line 7")));
   const std::string piqa = "{\"goal\": \"g\", \"sol1\": \"a\", \"sol2\": \"b\"}\n";
-  EXPECT_THAT(choice_problems(ChoiceForm::piqa, piqa),
-              ElementsAre("[f] line 1: label: is missing: PIQA's labels lie in a second file, NAME-labels.lst; name it "
-                          "with --labels"));
+  EXPECT_THAT(
+      choice_problems(ChoiceForm::piqa, piqa),
+      ElementsAre("[f] line 1: label: is missing: PIQA's labels lie in a second file: put NAME-labels.lst beside "
+                  "this one"));
   EXPECT_THAT(
       choice_problems(ChoiceForm::piqa, piqa + piqa, "2\n"),
       ElementsAre("[l] line 1 = 2: must be 0 or 1, the number of the right solution",
