@@ -125,7 +125,15 @@ std::string first_difference(const std::vector<std::vector<std::byte>>& lines) {
 
 void require_equal_replicas(Engine& engine, HostStaging& staging) {
   comm::World& world = engine.world();
-  const ReplicaSums mine = replica_sums(engine, staging);
+  ReplicaSums mine;
+  std::string problem;
+  try {
+    mine = replica_sums(engine, staging);
+  } catch (const IoError& error) {  // one rank's host has no memory for copies: all must know
+    problem = error.what();
+  }
+  problem = share_first_text(world, problem);
+  if (!problem.empty()) throw IoError(problem);
   std::uint64_t differs = has_equal_replicas(engine, mine.of_buffers) ? 0 : 1;
   Exec host;
   comm::all_reduce(host, world.all(), Tensor(&differs, {1}, DType::u64), comm::Reduce::max).wait(host);
