@@ -520,8 +520,7 @@ std::vector<Key> make_keys() {
       {"train.precision", at([](auto& c) -> auto& { return c.train.precision; }),
        words("`fp32` on CPUs, `bf16` on GPUs"), one_of(kPrecisions), must_match, not_differ,
        "of activations and GEMMs. [numerics.md](numerics.md) has the number formats of each. `fp64` is for CPUs. `fp8` "
-       "is "
-       "bf16 with GEMMs of dense layers in FP8, on Hopper GPUs, and slowly on CPUs"},
+       "is bf16 with GEMMs of dense layers in FP8, on Hopper GPUs, and slowly on CPUs"},
       {"train.loss_scale",
        at(
            [](auto& c) -> auto& { return c.train.loss_scale; },
@@ -597,8 +596,7 @@ std::vector<Key> make_keys() {
        "of `cosine` and `linear` the step at which min_lr is reached, warm-up included. The default follows "
        "`train.steps`, so a run that is made longer jumps to the rate of the longer curve. To stay at min_lr, set this "
        "to the old number of steps. Of `wsd` the length of the decay: the last steps of the run; a resume warns if it "
-       "changes steps that are "
-       "done"},
+       "changes steps that are done"},
       {"optimizer.weight_decay", at([](auto& c) -> auto& { return c.optimizer.weight_decay; }), literal("0.01"),
        at_least(0), warns, not_differ, "of weights; biases and norms do not decay"},
       {"optimizer.beta1", at([](auto& c) -> auto& { return c.optimizer.beta1; }), literal("0.9"), probability(), warns,

@@ -31,10 +31,10 @@ inline Tensor as_matrix(const Tensor& weight) {
 }
 
 /// Y = X W^T + b, W split by output features over `tp`: begins a region. With GemmFormat::e4m3 the operands of a GEMM
-/// are quantised in blocks of 128; each rank's blocks are those of one rank where
-/// 128 divides out/tp and in. So are those of RowParallelLinear, where 128 divides in/tp and out. x [O, in] -> y [T,
-/// out/tp]. Between a column-parallel and a row-parallel layer only element-wise or per-head work is allowed. Source:
-/// Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+/// are quantised in blocks of 128; each rank's blocks are those of one rank where 128 divides out/tp and in. So are
+/// those of RowParallelLinear, where 128 divides in/tp and out. x [O, in] -> y [T, out/tp]. Between a column-parallel
+/// and a row-parallel layer only element-wise or per-head work is allowed. Source: Shoeybi et al. 2019,
+/// arXiv:1909.08053, section 3.
 class ColumnParallelLinear {
  public:
   /// `bias` may be null: none is added.

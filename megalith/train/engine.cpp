@@ -11,6 +11,7 @@
 #include "megalith/config/moe_rules.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/row_budget.h"
+#include "megalith/ops/scaled_matmul.h"
 #include "megalith/train/gather.h"
 #include "megalith/train/non_finite.h"
 
@@ -47,6 +48,17 @@ std::vector<std::byte> as_bytes_of(Index rank, const std::vector<float>& numbers
   return bytes;
 }
 
+/// Throws ConfigError on a GPU that has no FP8 GEMM with block scales.
+void require_fp8_gemms(const config::RunPlan& plan) {
+  if (plan.device == Device::cpu || plan.train.policy().gemms != GemmFormat::e4m3) return;
+  Exec ex(plan.device);
+  const ops::Operand a = ops::make_operand(ex, ops::kScaleBlock, ops::kScaleBlock, ops::ScaleBlocks::vectors),
+                     b = ops::make_operand(ex, ops::kScaleBlock, ops::kScaleBlock, ops::ScaleBlocks::squares);
+  const Tensor c = ex.tensor({ops::kScaleBlock, ops::kScaleBlock}, DType::bf16);
+  const std::string why = ops::why_no_scaled_matmul(ex, {.a = a, .b = b, .c = c});
+  if (!why.empty()) throw ConfigError("train.precision = fp8: " + why);
+}
+
 }  // namespace
 
 Engine::Engine(comm::World& world, const config::RunPlan& plan)
@@ -55,6 +67,7 @@ Engine::Engine(comm::World& world, const config::RunPlan& plan)
 void Engine::allocate(InitialValues values) {
   const Device device = memory_.plan().device;
   memory_.start();
+  require_fp8_gemms(memory_.plan());
   replays_.emplace(world(), exec());
   memory_.take(values);
   program_.allocate(kMaxStarted);
