@@ -4,7 +4,8 @@
     chat_tokens.py FOLDER TEMPLATE.jinja CONVERSATIONS.jsonl    prints {"ids": [...], "loss": [...]} for each line
     chat_tokens.py --make OUT    writes OUT/tokenizer, OUT/conversations.jsonl and OUT/expected.jsonl (tests/data/chat)
 
-FOLDER holds a tokenizer, whose own template is used for TEMPLATE "-", CONVERSATIONS.jsonl lines of {"messages": [...]}. The ids are those of apply_chat_template.
+FOLDER holds a tokenizer, whose own template is used for TEMPLATE "-", CONVERSATIONS.jsonl lines of {"messages": [...]}.
+The ids are those of apply_chat_template.
 Where a message has the text of a special token, which apply_chat_template takes as that token, the rendered text is cut
 at the template's own special tokens, and the parts are encoded with split_special_tokens=True. A token has a loss if
 its characters lie within an answer or its end: found by the offsets of the library and by the length of what the
