@@ -11,7 +11,6 @@
 
 // The table of keys. Each row: name; members of RunConfig and RunPlan; default; bounds; rule on resume; whether ranks
 // may differ; meaning. A literal default is also the initial value of the plan's member (tested).
-// One table, and so longer than other files.
 
 namespace megalith::config {
 namespace {

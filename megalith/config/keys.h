@@ -136,9 +136,9 @@ struct ResumeChanges {
 /// The changed keys, by the rule of each.
 ResumeChanges resume_changes(const RunConfig& saved, const RunPlan& plan);
 
-/// A warning, if a checkpoint of `step` with so many updates goes on with another train.steps or optimizer.decay_steps
-/// of a `wsd`, and with those some of its steps would have had other learning rates: the decay had begun in one of both
-/// curves. Empty otherwise: the stable phase may be made longer or shorter.
+/// The warning for a run with the decay `wsd` that resumes with another train.steps or optimizer.decay_steps, after the
+/// decay has begun in the old or the new curve: some of its completed steps then had other learning rates. Empty before
+/// that: the stable phase may be made longer or shorter. `updates`: those of the checkpoint of `step`.
 std::string wsd_change(const RunConfig& saved, const RunPlan& plan, Index step, Index updates);
 
 /// Keys that must match on resume, and their values: they identify a run.

@@ -24,7 +24,7 @@ struct GemmFormats {
   GemmFormat weight_grad = GemmFormat::compute;
 };
 
-/// Of layer `layer` of `layers`.
+/// The formats of layer `layer`, counted from 0, in a model of `layers` layers.
 constexpr GemmFormats gemm_formats(GemmFormat format, const Fp8Config& config, Index layer, Index layers) {
   const bool skips_first = config.skip_layers == Fp8Skip::first || config.skip_layers == Fp8Skip::first_and_last,
              skips_last = config.skip_layers == Fp8Skip::last || config.skip_layers == Fp8Skip::first_and_last;

@@ -8,8 +8,8 @@
 
 namespace megalith::ops {
 
-/// Elements of flat buffers that share one entry of tables about them (AdamW::decays): parameters start at multiples
-/// of it.
+/// Elements of flat buffers that share one entry of tables about them (AdamW::decays). Parameters start at multiples of
+/// this number.
 inline constexpr Index kDecayGroup = 64;
 
 /// Where the elements of a parameter lie in its global tensor. The random words that round its moments are a function

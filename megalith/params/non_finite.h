@@ -15,8 +15,8 @@ std::optional<double> non_finite_value(const Tensor& values);
 Index forward_position(std::string_view parameter);
 inline constexpr Index kAfterLayers = Index{1} << 40;
 
-/// Of tensors that belong to parameters, the first one with a value that is not finite, in the order of a pass. Among
-/// those of one position, the first that was added.
+/// Finds the first parameter with a value that is not finite. The order is that of a forward or a backward pass.
+/// Among parameters at one position it is the order of add().
 class FirstNonFinite {
  public:
   enum class Pass : std::uint8_t { forward, backward };

@@ -3,8 +3,8 @@
 
 namespace megalith {
 
-/// In which format the GEMMs of a layer's linear parts run. `e4m3`: the forward pass and the gradient of the input have
-/// FP8 operands with block scales (ops/scaled_matmul.h); weight gradients are as with `compute`.
+/// The format of the operands of a GEMM. `e4m3`: FP8 with block scales (ops/scaled_matmul.h). nn/fp8_config.h states
+/// which GEMMs of a layer have it.
 enum class GemmFormat : std::uint8_t { compute, e4m3 };
 
 /// The dtypes of a run. Sums, statistics and losses are f32 unless compute is f64.

@@ -104,7 +104,8 @@ std::string difference_of(const std::string& parameter, const RanksOfSum& ranks_
   return str(parameter, " on rank ", text_of_ranks(others), " is not that of rank ", text_of_ranks(most->second));
 }
 
-/// Of the first parameter that differs, in the order of a rank's parameters. `lines`: ReplicaSums::lines of all ranks.
+/// Names the first parameter that differs, in the order of a rank's parameters. `lines`: ReplicaSums::lines of all
+/// ranks.
 std::string first_difference(const std::vector<std::vector<std::byte>>& lines) {
   std::vector<std::pair<std::string, RanksOfSum>> params;  // by the ranks of their replicas and name
   std::map<std::string, std::size_t> places;

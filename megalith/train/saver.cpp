@@ -1,3 +1,4 @@
+// Longer than 500 lines: saving and loading, which must agree piece by piece, stand together.
 #include "megalith/train/saver.h"
 
 #include <algorithm>

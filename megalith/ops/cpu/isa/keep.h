@@ -91,7 +91,7 @@ class RandomWords {
  public:
   explicit RandomWords(const WordStream& stream) : stream_(stream), keys_(stream.seed) {}
 
-  /// Of elements [element, element + n), n <= kKeepPiece. The result is valid until the next call.
+  /// The words of elements [element, element + n), n <= kKeepPiece. The result is valid until the next call.
   const std::uint32_t* operator()(std::uint64_t element, Index n) {
     const Index head = static_cast<Index>(element % 4);
     for (Index i = 0; i < head + n; i += kWordsPerBatch)
