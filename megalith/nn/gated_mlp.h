@@ -8,7 +8,7 @@ namespace megalith::nn {
 /// The results of GatedMlp.
 struct GatedMlpState : RegionState {
   Tensor gate_up;      ///< [T, 2F/tp]
-  Tensor activated;    ///< [T, F/tp]
+  Tensor activated;    ///< [T, F/tp]; undefined where GEMMs read its FP8 operands alone
   Tensor d_activated;  ///< [T, F/tp]
 };
 
@@ -22,8 +22,9 @@ class GatedMlp final : public TensorParallelSublayer<GatedMlpState> {
 
  private:
   /// With the activation: a recomputed range stops before the local work.
-  void first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, GatedMlpState& saved) const override;
-  void activate(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const;
+  void first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, GatedMlpState& saved,
+                  const FirstGemm& pass) const override;
+  void activate_gate(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved, const FirstGemm& pass) const;
   const Tensor& last_input(const GatedMlpState& saved) const override { return saved.activated; }
   void last_input_grad(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const override;
   void local_work_grad(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const override;

@@ -1,6 +1,7 @@
 #pragma once
 #include "megalith/nn/fp8_config.h"
 #include "megalith/nn/tensor_parallel.h"
+#include "megalith/ops/quantise.h"
 #include "megalith/params/param_set.h"
 
 namespace megalith::nn {
@@ -24,6 +25,17 @@ struct BackwardInRegion {
 /// Whether the gradient of a bias is still to be added, or the op that made the gradient of the output has added it.
 enum class BiasGrad : std::uint8_t { to_add, added };
 
+/// The E4M3 operands of a matrix [T, N] that GEMMs of a linear layer read, by vectors. Both are undefined where the
+/// layer has no FP8 operands.
+struct RowOperands {
+  ops::Operand straight = {};  ///< [T, N]: of the forward pass, or of the gradient of the input
+  ops::Operand turned = {};    ///< [N, T]: of the weight gradient. Undefined: that reads the matrix
+  bool is_made = false;        ///< their numbers are written. Else the layer quantises the matrix
+};
+/// Memory for the operands of a matrix [rows, columns] in GEMMs of these formats. `turned`: also for the weight
+/// gradient, where that has FP8 operands.
+RowOperands make_row_operands(Exec& ex, const GemmFormats& formats, const Shape& shape, bool turned);
+
 /// A weight as the matrix [out, in] that GEMMs read: [F, 2, H] is [2F, H].
 inline Tensor as_matrix(const Tensor& weight) {
   const Index in = weight.dim(weight.shape().rank() - 1);
@@ -45,9 +57,11 @@ class ColumnParallelLinear {
   [[nodiscard]] TensorParallel::InRegion to_region(Exec& ex, const Tensor& x, const SubBatch& sub_batch) const {
     return tp_.to_region(ex, sub_batch.of(x), sub_batch);
   }
-  /// x [T/count, in], of the sub-microbatch -> its rows of y [T, out/tp]. The first sub-microbatch makes y.
-  void forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const;
-  /// The same followed by GELU, in one op: y = gelu(z), both [T, out/tp]. The backward pass of GELU reads z.
+  /// x [T/count, in], of the sub-microbatch -> its rows of y [T, out/tp]. The first sub-microbatch makes y. Fills the
+  /// operands of x that make_row_operands() has made.
+  void forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch, RowOperands operands = {}) const;
+  /// The same followed by GELU, in one op: y = gelu(z), both [T, out/tp]. The backward pass of GELU reads z. Not with
+  /// FP8 operands.
   struct GeluResults {
     Tensor &z, &y;
     ops::GeluForm form = ops::GeluForm::tanh;
@@ -60,13 +74,15 @@ class ColumnParallelLinear {
     return tp_.to_region(ex, x, kWholeMicrobatch);
   }
   /// Overwrites dx [O, in], the sum over tp. The reduction overlaps with backward_weight and other work that follows.
-  /// dy [T, out/tp]. Wait before dx is read.
-  [[nodiscard]] InFlight backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
+  /// dy [T, out/tp]; with operands that are made it may be undefined. Wait before dx is read.
+  [[nodiscard]] InFlight backward_input(Exec& ex, const Tensor& dy, const Tensor& dx, RowOperands operands = {}) const;
   /// Adds to the gradients of weight and bias; Write::overwrite replaces that of the weight. dy [T, out/tp]; x is from
-  /// to_region_backward.
-  void backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write,
-                       BiasGrad bias = BiasGrad::to_add) const;
+  /// to_region_backward. Turned operands are read in place of either.
+  void backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write, BiasGrad bias = BiasGrad::to_add,
+                       const ops::Operand& dy_turned = {}, const ops::Operand& x_turned = {}) const;
   int sub_batches() const { return tp_.sub_batches(); }
+  const GemmFormats& formats() const { return formats_; }
+  bool is_sequence_parallel() const { return tp_.is_sequence_parallel(); }
   /// Undefined without a bias.
   Tensor bias_grad() const { return bias_ == nullptr ? Tensor() : bias_->grad; }
 
@@ -89,26 +105,28 @@ class RowParallelLinear {
   RowParallelLinear(TensorParallel tp, Param& weight, Param* bias, const GemmFormats& formats = {})
       : tp_(std::move(tp)), weight_(weight), bias_(bias), formats_(formats) {}
 
-  /// The sub-microbatch's rows of x [T, in/tp] -> those of y [O, out]. The first sub-microbatch makes y. Wait for the
-  /// result before they are read.
-  InFlight forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch) const;
+  /// The rows x [T/count, in/tp] of a sub-microbatch -> those of y [O, out]. The first sub-microbatch makes y. x may be
+  /// undefined with operands that are made; others are filled. Wait for the result before y is read.
+  InFlight forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch, RowOperands operands = {}) const;
   /// dy [O, out] -> [T, out], the input of the functions below.
   [[nodiscard]] TensorParallel::InRegion to_region_backward(Exec& ex, const Tensor& dy) const {
     return tp_.to_region(ex, dy, kWholeMicrobatch);
   }
   /// Overwrites dx [T, in/tp]. No communication. dy [T, out].
-  void backward_input(Exec& ex, const Tensor& dy, const Tensor& dx) const;
+  void backward_input(Exec& ex, const Tensor& dy, const Tensor& dx, RowOperands operands = {}) const;
   /// The same and back through the gelu that made x from z, in one op: overwrites dz [T, in/tp] and adds the sum of its
-  /// rows to bias_grad [in/tp], the bias of the layer before; undefined where that has none.
+  /// rows to bias_grad [in/tp], the bias of the layer before; undefined where that has none. Not with FP8 operands.
   struct GeluGradient {
     Tensor z, dz;
     ops::GeluForm form = ops::GeluForm::tanh;
   };
   void backward_input_gelu(Exec& ex, const Tensor& dy, const GeluGradient& gelu, const Tensor& bias_grad) const;
   /// Adds to the weight gradient; Write::overwrite replaces it. Also adds to the gradient of the bias, over all rows,
-  /// unless that has been done. x [T, in/tp].
-  void backward_weight(Exec& ex, const BackwardInRegion& gathered, const Tensor& x, ops::Write write) const;
+  /// unless that has been done. x [T, in/tp]. Turned operands are read in place of dy or x.
+  void backward_weight(Exec& ex, const BackwardInRegion& gathered, const Tensor& x, ops::Write write,
+                       const ops::Operand& dy_turned = {}, const ops::Operand& x_turned = {}) const;
   const Param* bias() const { return bias_; }
+  const GemmFormats& formats() const { return formats_; }
 
  private:
   TensorParallel tp_;

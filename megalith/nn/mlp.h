@@ -8,8 +8,9 @@ namespace megalith::nn {
 
 /// The results of Mlp.
 struct MlpState : RegionState {
-  Tensor up;         ///< [T, F/tp], before GELU
-  Tensor activated;  ///< [T, F/tp]
+  Tensor up;           ///< [T, F/tp], before GELU
+  Tensor activated;    ///< [T, F/tp]; undefined where GEMMs read its FP8 operands alone
+  Tensor d_activated;  ///< [T, F/tp], with FP8 operands
 };
 
 /// down(gelu(up(x))): x [O, H] -> [T, F/tp] -> y [O, H], before the bias of `down`. O rows of T as in linear.h. The
@@ -24,11 +25,16 @@ class Mlp final : public TensorParallelSublayer<MlpState> {
       ParamSet& params);
 
  private:
-  // GELU is part of the ops of both GEMMs, so there is no local work.
-  void first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, MlpState& saved) const override;
+  // GELU is part of the ops of both GEMMs, so there is no local work, except with FP8 operands.
+  void first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, MlpState& saved,
+                  const FirstGemm& pass) const override;
   const Tensor& last_input(const MlpState& saved) const override { return saved.activated; }
   void last_input_grad(Exec& ex, const Microbatch& microbatch, MlpState& saved) const override;
-  BiasGrad first_bias_grad() const override { return BiasGrad::added; }
+  void local_work_grad(Exec& ex, const Microbatch& microbatch, MlpState& saved) const override;
+  BiasGrad first_bias_grad() const override { return has_fp8_operands() ? BiasGrad::to_add : BiasGrad::added; }
+  ops::Activation activation() const {
+    return gelu_ == ops::GeluForm::erf ? ops::Activation::gelu_erf : ops::Activation::gelu;
+  }
 
   ops::GeluForm gelu_;
   bool recomputes_gelu_, recomputes_first_gemm_;

@@ -37,7 +37,9 @@ void SelfAttention::declare(std::vector<ParamSpec>& specs, const std::string& na
 SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec, const SublayerOptions& options,
                              const TensorParallel& tp, ParamSet& params)
     : TensorParallelSublayer({tp, params.at(name + ".qkv.weight"), params.find(name + ".qkv.bias"), options.gemms},
-                             {tp, params.at(name + ".out.weight"), params.find(name + ".out.bias"), options.gemms}),
+                             {tp, params.at(name + ".out.weight"), params.find(name + ".out.bias"), options.gemms},
+                             // Attention's own backward pass reads the last one's numbers, too.
+                             {.first = options.recompute.has(RecomputeModule::norms), .last = true}),
       heads_(spec.num_heads / tp.group().size()),
       kv_heads_(spec.num_kv_heads / tp.group().size()),
       head_dim_(spec.head_dim),
@@ -50,8 +52,9 @@ SelfAttention::SelfAttention(const std::string& name, const AttentionSpec& spec,
   if (spec.qk_norm != QkNorm::none) qk_norm_.emplace(name, spec, tp.group(), params);
 }
 
-void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, AttentionState& saved) const {
-  first_.forward(ex, x, saved.qkv, microbatch.sub_batch);
+void SelfAttention::first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, AttentionState& saved,
+                               const FirstGemm& pass) const {
+  first_.forward(ex, x, saved.qkv, microbatch.sub_batch, pass.operands);
 }
 
 void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
@@ -131,8 +134,7 @@ void SelfAttention::decode(Exec& ex, const Microbatch& microbatch, AttentionStat
 void SelfAttention::last_input_grad(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
   if (recomputes_) attend(ex, microbatch, saved);
   saved.d_output = ex.tensor_like(saved.output);
-  saved.gathered.d_out.messages.wait(ex);
-  last_.backward_input(ex, saved.gathered.d_out.x, saved.d_output);
+  last_backward_input(ex, saved, saved.d_output);
 }
 
 void SelfAttention::local_work_grad(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {

@@ -37,7 +37,8 @@ class SelfAttention final : public TensorParallelSublayer<AttentionState> {
   }
 
  private:
-  void first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, AttentionState& saved) const override;
+  void first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, AttentionState& saved,
+                  const FirstGemm& pass) const override;
   void local_work(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const override;
   const Tensor& last_input(const AttentionState& saved) const override { return saved.output; }
   void last_input_grad(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const override;

@@ -2,7 +2,9 @@
 #include <memory>
 #include <span>
 
+#include "megalith/nn/activation_operands.h"
 #include "megalith/nn/linear.h"
+#include "megalith/nn/recompute_config.h"
 #include "megalith/nn/segments.h"
 
 namespace megalith::nn {
@@ -93,6 +95,33 @@ struct RegionState : Sublayer::Saved {
   std::array<Tensor, kMaxSubBatches> in_region;
   BackwardInRegion gathered;  ///< from the first backward stage to the last
   Tensor d_first;             ///< of the first GEMM's output
+
+  // FP8 operands. Turned ones of inputs are kept for backward in place of the inputs.
+  std::array<RowOperands, kMaxSubBatches> last_operands;  ///< of the last GEMM's input, by sub-microbatch
+  ops::Operand x_turned;                                  ///< of the whole microbatch
+  RowOperands d_out_operands, d_first_operands;
+
+  RowOperands& last_operands_of(const SubBatch& sub_batch) {
+    return last_operands[static_cast<std::size_t>(sub_batch.index)];
+  }
+};
+
+/// What of a sublayer's inputs of GEMMs the backward pass recomputes, and so does not keep.
+struct RecomputedInputs {
+  bool first = false, last = false;
+};
+
+/// Those of an MLP, whose activation follows from its first GEMM.
+inline RecomputedInputs recomputed_inputs_of_mlp(const RecomputeConfig& recompute) {
+  const bool whole = recompute.has(RecomputeModule::mlp);
+  return {.first = whole || recompute.has(RecomputeModule::norms),
+          .last = whole || recompute.has(RecomputeModule::gelu)};
+}
+
+/// How a pass runs the first GEMM of a region.
+struct FirstGemm {
+  RowOperands operands = {};  ///< of its input, to be filled
+  bool in_backward = false;   ///< its results are recomputed
 };
 
 /// A sublayer that is one tensor-parallel region: a column-parallel GEMM, local work, a row-parallel GEMM. Forward and
@@ -114,16 +143,18 @@ class TensorParallelSublayer : public SublayerOf<State> {
   const Param* out_bias() const final { return last_.bias(); }
 
  protected:
-  TensorParallelSublayer(ColumnParallelLinear first, RowParallelLinear last)
-      : first_(std::move(first)), last_(std::move(last)) {}
+  TensorParallelSublayer(ColumnParallelLinear first, RowParallelLinear last, const RecomputedInputs& recomputed)
+      : first_(std::move(first)), last_(std::move(last)), recomputed_(recomputed) {}
 
   /// The first GEMM. x [T/count, H] has the rows of microbatch.sub_batch.
-  virtual void first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, State& saved) const = 0;
+  virtual void first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, State& saved,
+                          const FirstGemm& pass) const = 0;
   /// From its output to last_input().
   virtual void local_work(Exec&, const Microbatch&, State&) const {}
-  /// [T, in/tp], the input of the last GEMM.
+  /// [T, in/tp], the input of the last GEMM. Undefined where only its operands are made.
   virtual const Tensor& last_input(const State& saved) const = 0;
   /// From saved.gathered.d_out, in flight, to the gradient of last_input(). Recomputes that where it was not kept.
+  /// Calls last_backward_input().
   virtual void last_input_grad(Exec& ex, const Microbatch& microbatch, State& saved) const = 0;
   /// From that to saved.d_first: the local work backwards.
   virtual void local_work_grad(Exec&, const Microbatch&, State&) const {}
@@ -137,11 +168,32 @@ class TensorParallelSublayer : public SublayerOf<State> {
     Microbatch part = microbatch;
     const int count = first_.sub_batches();
     for (part.sub_batch = {0, count}; part.sub_batch.index < count; ++part.sub_batch.index)
-      first_gemm(ex, part, part.sub_batch.of(x.x), saved);
+      first_gemm(ex, part, part.sub_batch.of(x.x), saved, {.in_backward = true});
+  }
+  /// Whether a forward pass makes the turned operand of a GEMM's input: that of a part of the rows is no part of the
+  /// whole one.
+  static bool keeps_turned(const Microbatch& microbatch, bool recomputed) {
+    return !recomputed && microbatch.mode == Mode::train && microbatch.sub_batch.count == 1;
+  }
+  bool has_fp8_operands() const { return first_.formats().rows == GemmFormat::e4m3; }
+  /// The activation of an MLP, where it has them.
+  ActivationPass activation_pass(const Microbatch& microbatch, const FirstGemm& pass) const {
+    return {.formats = last_.formats(),
+            .sub_batch = microbatch.sub_batch,
+            .is_read = !pass.in_backward,
+            .is_kept = pass.in_backward || (microbatch.mode == Mode::train && !recomputed_.last)};
+  }
+  /// dx [T, in/tp] = that of last_input(). Waits for saved.gathered.d_out.
+  void last_backward_input(Exec& ex, State& saved, const Tensor& dx) const {
+    saved.gathered.d_out.messages.wait(ex);
+    const Tensor& d_out = saved.gathered.d_out.x;
+    saved.d_out_operands = make_row_operands(ex, last_.formats(), d_out.shape(), true);
+    last_.backward_input(ex, d_out, dx, saved.d_out_operands);
   }
 
   ColumnParallelLinear first_;
   RowParallelLinear last_;
+  RecomputedInputs recomputed_;
 
  private:
   InFlight forward_stage(Exec& ex, const Microbatch& microbatch, ForwardStage stage, const Tensor& x,
@@ -154,12 +206,22 @@ class TensorParallelSublayer : public SublayerOf<State> {
       in_region = rows.x;
       return std::move(rows.messages);
     }
+    RowOperands& last_operands = saved.last_operands_of(sub_batch);
     if (stage == ForwardStage::first_gemm) {
-      first_gemm(ex, microbatch, in_region, saved);
+      // With sequence parallelism backward gathers x again, and quantises that.
+      const bool keeps_x = keeps_turned(microbatch, recomputed_.first || first_.is_sequence_parallel());
+      const RowOperands operands = make_row_operands(ex, first_.formats(), in_region.shape(), keeps_x);
+      saved.x_turned = operands.turned;
+      last_operands = {};
+      first_gemm(ex, microbatch, in_region, saved, {.operands = operands});
       return {};
     }
     local_work(ex, microbatch, saved);
-    return last_.forward(ex, last_input(saved), saved.y, sub_batch);
+    const Tensor& in = last_input(saved);
+    if (!last_operands.is_made)
+      last_operands =
+          make_row_operands(ex, last_.formats(), sub_batch.of(in).shape(), keeps_turned(microbatch, recomputed_.last));
+    return last_.forward(ex, in ? sub_batch.of(in) : in, saved.y, sub_batch, last_operands);
   }
 
   InFlight backward_stage(Exec& ex, const Microbatch& microbatch, BackwardStage stage, const Sublayer::Gradients& grads,
@@ -173,14 +235,19 @@ class TensorParallelSublayer : public SublayerOf<State> {
         last_input_grad(ex, microbatch, saved);
         return {};
       case BackwardStage::last_weight_grad:
-        last_.backward_weight(ex, saved.gathered, last_input(saved), microbatch.weight_grads);
+        last_.backward_weight(ex, saved.gathered, last_input(saved), microbatch.weight_grads,
+                              saved.d_out_operands.turned, saved.last_operands[0].turned);
         return {};
       case BackwardStage::first_input_grad:
+        saved.d_first_operands = {};
         local_work_grad(ex, microbatch, saved);
-        return first_.backward_input(ex, saved.d_first, grads.dx);
+        if (!saved.d_first_operands.is_made)
+          saved.d_first_operands = make_row_operands(ex, first_.formats(), saved.d_first.shape(), true);
+        return first_.backward_input(ex, saved.d_first, grads.dx, saved.d_first_operands);
       default:  // first_weight_grad
         saved.gathered.x.messages.wait(ex);
-        first_.backward_weight(ex, saved.d_first, saved.gathered.x.x, microbatch.weight_grads, first_bias_grad());
+        first_.backward_weight(ex, saved.d_first, saved.gathered.x.x, microbatch.weight_grads, first_bias_grad(),
+                               saved.d_first_operands.turned, saved.x_turned);
         return {};
     }
   }

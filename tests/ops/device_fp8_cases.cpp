@@ -2,7 +2,10 @@
 #include <array>
 #include <vector>
 
+#include "megalith/ops/elementwise.h"
+#include "megalith/ops/quantise_activation.h"
 #include "megalith/ops/scaled_matmul.h"
+#include "megalith/ops/swiglu.h"
 
 #include "tests/ops/device_cases.h"
 #include "tests/ops/fp8_reference.h"
@@ -49,6 +52,70 @@ TEST_P(DeviceOps, QuantisesByDefinition) {
           EXPECT_EQ(difference(read_operand(ex, turned_alone), want_turned), "") << "turned, alone";
           t().release();
         }
+      }
+    }
+  }
+}
+
+constexpr Activation kActivations[] = {Activation::gelu, Activation::gelu_erf, Activation::swiglu};
+
+/// y and dz by the ops of their own.
+void activate_by_itself(Exec& ex, Activation activation, const Tensor& z, const Tensor& dy, const Tensor& y,
+                        const Tensor& dz) {
+  if (activation == Activation::swiglu) {
+    swiglu(ex, {.gate_up = z, .y = y});
+    return swiglu_backward(ex, {.gate_up = z, .dy = dy, .dgate_up = dz});
+  }
+  const GeluForm form = activation == Activation::gelu ? GeluForm::tanh : GeluForm::erf;
+  gelu(ex, {.z = z, .y = y, .form = form});
+  gelu_backward(ex, {.z = z, .dy = dy, .dz = dz, .form = form});
+}
+
+/// An activation that is rounded where it is made has the bits of one that is made first.
+TEST_P(DeviceOps, QuantisesActivations) {
+  Exec& ex = t().tested();
+  const DType dtype = t().dtype();
+  const auto both = [&](Index rows, Index columns) {
+    return std::array{make_operand(ex, rows, columns, ScaleBlocks::vectors),
+                      make_operand(ex, columns, rows, ScaleBlocks::vectors)};
+  };
+  const auto expect_equal = [&](const std::array<Operand, 2>& got, const Tensor& numbers, const char* what) {
+    const std::array<Operand, 2> want = both(numbers.dim(0), numbers.dim(1));
+    quantise(ex, {.x = numbers, .straight = want[0], .turned = want[1]});
+    for (std::size_t i = 0; i < 2; ++i)
+      EXPECT_EQ(difference(read_operand(ex, got[i]), read_operand(ex, want[i])), "") << what << ", turned " << i;
+  };
+  for (const auto [rows, units] : kFp8Sizes) {
+    for (const Activation activation : kActivations) {
+      for (const Index first : {0, 1}) {  // at an address of 16 bytes, and not
+        SCOPED_TRACE(::testing::Message() << rows << " x " << units << ", activation " << static_cast<int>(activation)
+                                          << ", from element " << first);
+        const Index width = activation == Activation::swiglu ? 2 * units : units;
+        const auto in = [&](Index columns, std::uint32_t seed) {
+          const Index count = rows * columns;
+          const Tensor x = ex.tensor({count + 1}, dtype).rows(first, count).reshaped({rows, columns});
+          ex.copy(x.raw(), t().in({rows, columns}, seed).tested.raw(), x.bytes());
+          return x;
+        };
+        const Tensor z = in(width, 1), dy = in(units, 2), y = ex.tensor({rows, units}, dtype),
+                     dz = ex.tensor({rows, width}, dtype), y_alone = ex.tensor_like(y), dz_alone = ex.tensor_like(dz);
+        activate_by_itself(ex, activation, z, dy, y_alone, dz_alone);
+        const std::array of_y = both(rows, units), of_dz = both(rows, width), y_again = both(rows, units),
+                         dz_again = both(rows, width);
+        quantise_activation(ex, {.z = z, .y = y, .straight = of_y[0], .turned = of_y[1], .activation = activation});
+        quantise_activation_backward(
+            ex, {.z = z, .dy = dy, .dz = dz, .straight = of_dz[0], .turned = of_dz[1], .activation = activation});
+        quantise_activation(ex, {.z = z, .straight = y_again[0], .activation = activation});
+        quantise_activation(ex, {.z = z, .turned = y_again[1], .activation = activation});
+        quantise_activation_backward(ex, {.z = z, .dy = dy, .straight = dz_again[0], .activation = activation});
+        quantise_activation_backward(ex, {.z = z, .dy = dy, .turned = dz_again[1], .activation = activation});
+        EXPECT_EQ(t().read(y), t().read(y_alone));
+        EXPECT_EQ(t().read(dz), t().read(dz_alone));
+        expect_equal(of_y, y_alone, "y");
+        expect_equal(of_dz, dz_alone, "dz");
+        expect_equal(y_again, y_alone, "y, one at a time");
+        expect_equal(dz_again, dz_alone, "dz, one at a time");
+        t().release();
       }
     }
   }

@@ -23,13 +23,14 @@ Index equal_part(Index size, Index most, Index multiple) {
 
 /// A matrix by its strides, as in Product.
 template <class T>
-struct Operand {
+struct GemmOperand {
   const T* data;
   Index row, column;
 };
 template <class T>
-Operand<T> operand(const Tensor& x, Transpose transpose) {
-  return transpose == Transpose::yes ? Operand<T>{x.data<T>(), 1, x.dim(1)} : Operand<T>{x.data<T>(), x.dim(1), 1};
+GemmOperand<T> operand(const Tensor& x, Transpose transpose) {
+  return transpose == Transpose::yes ? GemmOperand<T>{x.data<T>(), 1, x.dim(1)}
+                                     : GemmOperand<T>{x.data<T>(), x.dim(1), 1};
 }
 
 /// The factor on the previous c, where sums are made in c's own type.
@@ -176,7 +177,7 @@ void product_wide(const Matmul& args, const Share& share) {
   T* c = args.c.data<T>();
   if (has_few_rows<T>(args)) return few_rows<T>(args, c, share, [](T*, Index, Index, Index) {});
   if (is_matrix_vector<T>(args)) return matrix_vector<T>(args, c, share, [](T*, Index, Index) {});
-  const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
+  const GemmOperand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
   for_blocks(m, n, k, share, [&](const OutputBlock& block) {
     run_product(Product<T>{.m = block.rows,
                            .n = block.columns,
@@ -203,18 +204,19 @@ constexpr Index kPieceColumns = std::max(kMaxColumns * (kDepth + kGap), kDepth*(
 
 /// The first `rows` x `columns` elements in f32, with the lines of the memory layout.
 template <class T>
-Operand<float> widened(const Operand<T>& x, Index rows, Index columns, float* out) {
+GemmOperand<float> widened(const GemmOperand<T>& x, Index rows, Index columns, float* out) {
   const auto widen = kernels<T>().elementwise.widen;
   const bool by_rows = x.column == 1;
   const Index lines = by_rows ? rows : columns, length = by_rows ? columns : rows;
   const Index stride = by_rows ? x.row : x.column, out_stride = length + kGap;
   for (Index i = 0; i < lines; ++i) widen(x.data + i * stride, out + i * out_stride, length);
-  return by_rows ? Operand<float>{out, out_stride, 1} : Operand<float>{out, 1, out_stride};
+  return by_rows ? GemmOperand<float>{out, out_stride, 1} : GemmOperand<float>{out, 1, out_stride};
 }
 
 /// c [block.rows, block.columns] = beta c + the block of op(a) op(b).
 template <class T>
-void sum_block(const OutputBlock& block, Index k, Operand<T> a, Operand<T> b, float* c, Index c_row, float beta) {
+void sum_block(const OutputBlock& block, Index k, GemmOperand<T> a, GemmOperand<T> b, float* c, Index c_row,
+               float beta) {
   alignas(64) float a_piece[kPieceRows];
   alignas(64) float b_piece[kPieceColumns];
   if (k == 0 && beta == 0) {
@@ -224,8 +226,8 @@ void sum_block(const OutputBlock& block, Index k, Operand<T> a, Operand<T> b, fl
   b.data += block.column * b.column;
   for (Index l = 0; l < k; l += kDepth) {
     const Index depth = std::min(kDepth, k - l);
-    const Operand<float> wide_a = widened(a, block.rows, depth, a_piece);
-    const Operand<float> wide_b = widened(b, depth, block.columns, b_piece);
+    const GemmOperand<float> wide_a = widened(a, block.rows, depth, a_piece);
+    const GemmOperand<float> wide_b = widened(b, depth, block.columns, b_piece);
     run_product(Product<float>{.m = block.rows,
                                .n = block.columns,
                                .k = depth,
@@ -260,7 +262,7 @@ void product_16(const Matmul& args, const Share& share, const Finish& finish) {
       for (Index i = 0; i < count; ++i) finish(sums + i, begin + i, 0, 1);
     });
   }
-  const Operand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
+  const GemmOperand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
   for_blocks(m, n, k, share, [&](const OutputBlock& block) {
     alignas(64) float buffer[kMaxRows * kMaxColumns];
     float* const sums = c == nullptr ? buffer : c + block.row * n + block.column;

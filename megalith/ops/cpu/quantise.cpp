@@ -2,35 +2,12 @@
 
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
-#include "megalith/ops/quantise_kernels.h"
-
-// A task takes one square of 128 x 128, which has all blocks of either kind whole.
+#include "megalith/ops/cpu/quantise_squares.h"
 
 namespace megalith::ops::cpu {
 namespace {
 
 constexpr Index kSide = kScaleBlock;
-
-/// A square of x, in f32: rows `row` + r, columns `column` + c.
-struct Square {
-  Index row = 0, rows = 0, column = 0, columns = 0;
-  float x[kSide][kSide];
-  std::uint32_t row_max[kSide] = {}, column_max[kSide] = {};
-};
-
-template <class T>
-void load_square(const Tensor& x, Square& square) {
-  const T* const from = x.data<T>() + square.row * x.dim(1) + square.column;
-  for (Index r = 0; r < square.rows; ++r) {
-    float* const line = square.x[r];
-    for (Index c = 0; c < square.columns; ++c) line[c] = static_cast<float>(from[r * x.dim(1) + c]);
-    for (Index c = 0; c < square.columns; ++c) {
-      const std::uint32_t magnitude = finite_magnitude(line[c]);
-      square.row_max[r] = std::max(square.row_max[r], magnitude);
-      square.column_max[c] = std::max(square.column_max[c], magnitude);
-    }
-  }
-}
 
 /// Writes the scale of square (row, column) of an operand, and after the last of a row those that belong to none.
 void put_square_scale(const Operand& operand, Index row, Index column, float scale) {
@@ -45,23 +22,31 @@ void put_vector_scales(const Operand& operand, Index block, Index line, const fl
   std::copy_n(scales, count, operand.scales.data<float>() + block * operand.scales.dim(1) + line);
 }
 
-void quantise_square(const Quantise& args, const Square& square) {
+void quantise_square(const OperandsOf& args, const Square& square) {
   const ScaleBlocks blocks = args.straight ? args.straight.blocks : args.turned.blocks;
+  std::uint32_t row_max[kSide] = {}, column_max[kSide] = {};
+  for (Index r = 0; r < square.rows; ++r) {
+    for (Index c = 0; c < square.columns; ++c) {
+      const std::uint32_t magnitude = finite_magnitude(square.x[r][c]);
+      row_max[r] = std::max(row_max[r], magnitude);
+      column_max[c] = std::max(column_max[c], magnitude);
+    }
+  }
   float of_rows[kSide], of_columns[kSide];
   if (blocks == ScaleBlocks::squares) {
-    const float scale = block_scale(*std::max_element(square.row_max, square.row_max + kSide), args.form);
+    const float scale = block_scale(*std::max_element(row_max, row_max + kSide), args.form);
     std::fill_n(of_rows, kSide, scale);
     std::fill_n(of_columns, kSide, scale);
     const Index row = square.row / kSide, column = square.column / kSide;
     if (args.straight) put_square_scale(args.straight, row, column, scale);
     if (args.turned) put_square_scale(args.turned, column, row, scale);
   } else {
-    for (Index r = 0; r < square.rows; ++r) of_rows[r] = block_scale(square.row_max[r], args.form);
-    for (Index c = 0; c < square.columns; ++c) of_columns[c] = block_scale(square.column_max[c], args.form);
+    for (Index r = 0; r < square.rows; ++r) of_rows[r] = block_scale(row_max[r], args.form);
+    for (Index c = 0; c < square.columns; ++c) of_columns[c] = block_scale(column_max[c], args.form);
     if (args.straight) put_vector_scales(args.straight, square.column / kSide, square.row, of_rows, square.rows);
     if (args.turned) put_vector_scales(args.turned, square.row / kSide, square.column, of_columns, square.columns);
   }
-  const Index rows = args.x.dim(0), columns = args.x.dim(1);
+  const Index rows = args.rows, columns = args.columns;
   if (args.straight) {
     std::uint8_t* const codes = args.straight.values.data<std::uint8_t>() + square.row * columns + square.column;
     for (Index r = 0; r < square.rows; ++r) {
@@ -80,18 +65,28 @@ void quantise_square(const Quantise& args, const Square& square) {
 
 }  // namespace
 
+void quantise_squares(const OperandsOf& args, const std::function<void(Square&)>& make) {
+  const Index down = ceil_div(args.rows, kSide), across = ceil_div(args.columns, kSide);
+  parallel_for(down * across, args.rows * args.columns, [&](Index i) {
+    Square square;
+    square.row = i / across * kSide;
+    square.column = i % across * kSide;
+    square.rows = std::min(kSide, args.rows - square.row);
+    square.columns = std::min(kSide, args.columns - square.column);
+    make(square);
+    quantise_square(args, square);
+  });
+}
+
 void quantise(const Quantise& args) {
-  const Index rows = args.x.dim(0), columns = args.x.dim(1);
-  const Index down = ceil_div(rows, kSide), across = ceil_div(columns, kSide);
+  const Index columns = args.x.dim(1);
   dispatch_float(args.x.dtype(), "quantise", [&]<class T>() {
-    parallel_for(down * across, rows * columns, [&](Index i) {
-      Square square;
-      square.row = i / across * kSide;
-      square.column = i % across * kSide;
-      square.rows = std::min(kSide, rows - square.row);
-      square.columns = std::min(kSide, columns - square.column);
-      load_square<T>(args.x, square);
-      quantise_square(args, square);
+    const T* const x = args.x.data<T>();
+    quantise_squares({args.x.dim(0), columns, args.straight, args.turned, args.form}, [&](Square& square) {
+      const T* const from = x + square.row * columns + square.column;
+      for (Index r = 0; r < square.rows; ++r) {
+        for (Index c = 0; c < square.columns; ++c) square.x[r][c] = static_cast<float>(from[r * columns + c]);
+      }
     });
   });
 }

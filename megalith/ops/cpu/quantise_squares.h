@@ -1,0 +1,24 @@
+#pragma once
+#include <functional>
+
+#include "megalith/ops/quantise_kernels.h"
+
+namespace megalith::ops::cpu {
+
+/// The operands that a matrix [rows, columns] is rounded to.
+struct OperandsOf {
+  Index rows, columns;
+  const Operand &straight, &turned;
+  ScaleForm form = ScaleForm::f32;
+};
+
+/// A part of a matrix of at most 128 x 128 numbers, in f32: all blocks of either kind are whole in it.
+struct Square {
+  Index row = 0, rows = 0, column = 0, columns = 0;  ///< the first ones and their numbers
+  float x[kScaleBlock][kScaleBlock];
+};
+
+/// Rounds a matrix to E4M3. A task takes one square: make(square) fills its x.
+void quantise_squares(const OperandsOf& args, const std::function<void(Square&)>& make);
+
+}  // namespace megalith::ops::cpu

@@ -1,0 +1,59 @@
+#include "megalith/ops/quantise_activation.h"
+
+#include "megalith/ops/dispatch.h"
+#include "megalith/ops/quantise_activation_kernels.h"
+
+namespace megalith::ops {
+namespace {
+
+Index width_of(Activation activation, Index units) { return activation == Activation::swiglu ? 2 * units : units; }
+
+/// `numbers` [rows, columns] are those of the operands, and may be undefined.
+void expect_results(const Tensor& numbers, Index rows, Index columns, const Operand& straight, const Operand& turned,
+                    DType dtype, std::string_view op) {
+  if (dtype == DType::f64) throw ShapeError(str("[", op, "] z: dtype = f64: must be f32, bf16 or f16"));
+  if (!straight && !turned && !numbers)
+    throw ShapeError(str("[", op, "] straight, turned and the numbers: one of them must be defined"));
+  if (numbers) expect_like(numbers, {rows, columns}, dtype, str(op, ": the numbers"));
+  if (straight) expect_operand(straight, rows, columns, str(op, ".straight"));
+  if (turned) expect_operand(turned, columns, rows, str(op, ".turned"));
+  if (straight && turned && straight.blocks != turned.blocks)
+    throw ShapeError(str("[", op, "] turned.blocks: must be those of straight"));
+}
+
+}  // namespace
+
+void quantise_activation(Exec& ex, const QuantiseActivation& args) {
+  constexpr const char* kName = "quantise_activation";
+  expect_float(ex, args.z, kName);
+  const auto [tokens, width] = dims<2>(args.z, "quantise_activation.z");
+  const Index units = args.activation == Activation::swiglu ? width / 2 : width;
+  expect_like(args.z, {tokens, width_of(args.activation, units)}, args.z.dtype(), "quantise_activation.z");
+  expect_results(args.y, tokens, units, args.straight, args.turned, args.z.dtype(), kName);
+  run_kernel(
+      ex,
+      {.name = kName,
+       .reads = {args.z},
+       .writes = {args.y, args.straight.values, args.straight.scales, args.turned.values, args.turned.scales}},
+      [args] { cpu::quantise_activation(args); },
+      [args](auto&, auto stream) { cuda::quantise_activation(stream, args); });
+}
+
+void quantise_activation_backward(Exec& ex, const QuantiseActivationBackward& args) {
+  constexpr const char* kName = "quantise_activation_backward";
+  expect_float(ex, args.z, kName);
+  const auto [tokens, units] = dims<2>(args.dy, "quantise_activation_backward.dy");
+  const DType dtype = args.dy.dtype();
+  const Index width = width_of(args.activation, units);
+  expect_like(args.z, {tokens, width}, dtype, "quantise_activation_backward.z");
+  expect_results(args.dz, tokens, width, args.straight, args.turned, dtype, kName);
+  run_kernel(
+      ex,
+      {.name = kName,
+       .reads = {args.z, args.dy},
+       .writes = {args.dz, args.straight.values, args.straight.scales, args.turned.values, args.turned.scales}},
+      [args] { cpu::quantise_activation_backward(args); },
+      [args](auto&, auto stream) { cuda::quantise_activation_backward(stream, args); });
+}
+
+}  // namespace megalith::ops
