@@ -18,6 +18,7 @@
 #include "megalith/train/trace_file.h"
 
 #include "apps/bench/bench.h"
+#include "apps/bench/bench_echo.h"
 #include "apps/bench/bench_grouped.h"
 #include "apps/bench/bench_moe.h"
 #include "apps/program/command.h"
@@ -341,6 +342,7 @@ void add_bench(CLI::App& program) {
   add_bench_ops(*command);
   add_bench_grouped(*command);
   add_bench_moe(*command);
+  add_bench_echo(*command);
   add_bench_collectives(*command);
   auto b = std::make_shared<StepBench>();
   CLI::App* step = command->add_subcommand(

@@ -350,7 +350,8 @@ constexpr Command kCommands[] = {{"gemm",
 }  // namespace
 
 bool is_bench_of_ops(std::string_view name) {
-  return name == "grouped" || std::ranges::find(kCommands, name, &Command::name) != std::end(kCommands);
+  return name == "grouped" || name == "echo" ||
+         std::ranges::find(kCommands, name, &Command::name) != std::end(kCommands);
 }
 
 void add_bench_ops(CLI::App& bench) {

@@ -1,4 +1,4 @@
-// `bench grouped` and `bench moe`: what they measure and print, what loads are, and what is refused.
+// `bench grouped`, `bench echo` and `bench moe`: what they measure and print, what loads are, and what is refused.
 #include <algorithm>
 #include <fstream>
 #include <numeric>
@@ -108,6 +108,49 @@ TEST_F(BenchOfExperts, GroupedRefusesWhatItCannotMeasure) {
   expect_refused("grouped --backend grouped", "--backend = grouped: is for --device cuda: a CPU has a GEMM for each");
   expect_refused("grouped --product up", "--product");
   expect_refused("grouped --n 0", "--n: must be a number from 1");
+}
+
+// Three ranks get a clone each: rank 0 has all 512 pairs, of two experts with 256 each.
+TEST_F(BenchOfExperts, EchoTimesPlansAndTheWeightsOfSlots) {
+  const std::string command =
+      "echo --ranks 4 --experts 8 --top-k 2 --tokens 64 --min-pairs 0 --hidden 16 --ffn 8 --repeats 1 ";
+  const nlohmann::json all = printed(command + "--slots 2");
+  EXPECT_EQ(all.at("clones"), 3);
+  EXPECT_EQ(all.at("moved"), 384);
+  EXPECT_EQ(all.at("max_over_mean"), 4);
+  EXPECT_EQ(all.at("max_over_mean_after"), 1);
+  EXPECT_THAT(names_of(all.at("times")),
+              ElementsAre("roof: copy", "roof: product", "count_pairs", "plan_echo", "rewrite_choices", "list_clones",
+                          "plan and rewriting, all four", "weights of a slot, gather_rows", "weights of a slot, copy",
+                          "weights of 2 slots, gather_rows", "weights of 2 slots, copy"));
+  const auto bytes = [&](std::size_t row) {
+    const nlohmann::json& of = all.at("times")[row];
+    return of.at("bytes_per_second").get<double>() * of.at("seconds").get<double>();
+  };
+  constexpr double kBytesOfASlot = 2 * 4 * (2 * 8 * 16 + 8 * 16);  // read and written, f32
+  for (const std::size_t row : {7U, 8U}) EXPECT_NEAR(bytes(row), kBytesOfASlot, 1e-6);
+  for (const std::size_t row : {9U, 10U}) EXPECT_NEAR(bytes(row), 2 * kBytesOfASlot, 1e-6);
+  ASSERT_EQ(all.at("share_of_copy").size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const nlohmann::json &gathered = all.at("times")[7 + 2 * i], &copied = all.at("times")[8 + 2 * i];
+    EXPECT_DOUBLE_EQ(all.at("share_of_copy")[i].at("share").get<double>(),
+                     copied.at("seconds").get<double>() / gathered.at("seconds").get<double>());
+  }
+  EXPECT_EQ(printed(command + "--slots 1 --load even").at("clones"), 0);
+  EXPECT_EQ(printed(command + "--slots 1 --balance exact").at("clones"), 3);
+  const Finished table = run_shell("megalith bench " + command + "--slots 1");
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("4 ranks, 8 experts, top-2, 64 tokens a rank, slots 1; load rank, most loaded rank "
+                                   "over the mean 4.000 > 1.000, 3 clones\nweights of a slot: gather_rows has "));
+}
+
+TEST_F(BenchOfExperts, EchoRefusesWhatItCannotPlan) {
+  expect_refused("echo --ranks 3 --experts 8 --top-k 9 --tokens 2147483647", "bench echo: 3 problems");
+  expect_refused("echo --ranks 3 --experts 8", "--experts = 8: must be a multiple of --ranks = 3");
+  expect_refused("echo --experts 8 --top-k 9", "--top-k = 9: must be at most --experts = 8");
+  expect_refused("echo --experts 4 --top-k 2 --slots 5", "--slots = 5: must be at most --experts = 4");
+  expect_refused("echo --slots 9", "--slots");
+  expect_refused("echo --load hots", "--load = hots: must be even, hot, rank, rotate, burst or trace:FILE");
 }
 
 /// The choices of each expert in every step.

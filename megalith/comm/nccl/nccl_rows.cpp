@@ -9,7 +9,6 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/nccl/check.h"
-#include "megalith/comm/peer/row_kernels.h"
 
 namespace megalith::comm {
 namespace {
@@ -46,11 +45,8 @@ NcclRows::NcclRows(Channel& channel, int ctas)
       ctas_(ctas),
       plan_(channel.rank(), channel.size()),
       reached_(Device::cuda),
-      barrier_flags_(sizeof(BarrierFlags), Device::cuda),
       counts_(channel.size() * (channel.size() + Index{1}) * kNumberBytes, Device::cuda),
-      counts_on_host_(counts_.bytes(), Device::cuda, Side::host) {
-  load_row_kernels();
-}
+      counts_on_host_(counts_.bytes(), Device::cuda, Side::host) {}
 
 ncclResult_t NcclRows::read(const Call& call, const GatherRows& args, ncclComm_t comm, cudaStream_t stream) {
   return read_by_messages(call, args, comm, stream);
@@ -167,23 +163,12 @@ ncclResult_t NcclRows::exchange(Items items, std::byte* staged, Index item_bytes
   });
 }
 
-namespace {
-
-/// Of kernels that read `rows` alone.
-DeviceBarrier barrier_alone(const Buffer& flags, const Tensor& rows) {
-  DeviceBarrier barrier{.members = 1, .rank = 0, .symmetric = rows.raw()};
-  barrier.flags[0] = reinterpret_cast<BarrierFlags*>(flags.data());
-  return barrier;
-}
-
-}  // namespace
-
 void NcclRows::place(const GatherRows& args, const Tensor& rows, const Tensor& places, cudaStream_t stream) const {
   if (args.out.numel() == 0) return;
   GatherRows here = args;
   here.mine = rows;
   here.pulls.sources = places;
-  gather_rows_symmetric({stream}, barrier_alone(barrier_flags_, rows), here, ctas_);
+  alone_.gather_rows({stream}, here, ctas_);
 }
 
 void NcclRows::place(const GatherSumRows& args, const Tensor& rows, const Tensor& places, cudaStream_t stream) const {
@@ -191,7 +176,7 @@ void NcclRows::place(const GatherSumRows& args, const Tensor& rows, const Tensor
   GatherSumRows here = args;
   here.mine = rows;
   here.sums.places = places;
-  gather_sum_rows_symmetric({stream}, barrier_alone(barrier_flags_, rows), here, ctas_);
+  alone_.gather_sum_rows({stream}, here, ctas_);
 }
 
 }  // namespace megalith::comm

@@ -6,6 +6,7 @@
 
 #include "megalith/comm/channel.h"
 #include "megalith/comm/nccl/staged_rows.h"
+#include "megalith/comm/peer/rows_alone.h"
 #include "megalith/tensor/memory.h"
 
 namespace megalith::comm {
@@ -70,7 +71,7 @@ class NcclRows {
   int ctas_;
   StagedRows plan_;
   Event reached_;
-  Buffer barrier_flags_;            // of a device barrier of this member alone
+  RowsAlone alone_;
   Buffer counts_, counts_on_host_;  // own, then those of all members
   GrowingMemory lists_on_host_{Side::host}, uploads_{Side::host}, lists_{Side::device}, rows_{Side::device};
 };
