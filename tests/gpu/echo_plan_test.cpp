@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/ops/echo_plans.h"
+#include "tests/ops/echo_vectors.h"
 #include "tests/support/twin.h"
 
 namespace megalith::ops {
@@ -18,6 +18,14 @@ void expect_plan_of_cpu(const EchoCase& of, int number) {
   ASSERT_EQ(got.hash, want.hash) << "case " << number;
   ASSERT_TRUE(got == want) << "case " << number << ": " << of.ranks << " ranks, " << of.experts << " experts, "
                            << of.slots << " slots";
+}
+
+// The stages of a GPU's planner cannot be called one by one: they are read from whole plans. So can a CPU's, which
+// EchoVectors.EveryCaseWithinWholePlans of tests_L3 shows. Seven cases are of the host alone (kNotOfPlans).
+TEST(GpuEchoPlan, EveryCaseOfTheVectors) {
+  MEGALITH_NEEDS_GPUS(1);
+  const StagesOfPlans stages(Device::cuda);
+  EXPECT_EQ(check_echo_vectors(echo_checks(stages, Device::cuda), kNotOfPlans), 35);
 }
 
 TEST(GpuEchoPlan, EqualsTheCpus) {
