@@ -12,6 +12,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/problems.h"
 #include "megalith/base/str.h"
+#include "megalith/ops/echo_plan.h"
 #include "megalith/ops/router.h"
 
 #include "apps/bench/bench.h"
@@ -26,6 +27,7 @@ namespace {
 struct MoeBench {
   std::string device = "cpu", precision, format = "text", load = "even";
   Index tokens = 1024, hidden = 768, ffn = 768, experts = 8, top_k = 2, ep = 1, steps = 10, warmup = 2;
+  Index echo = 0;
   bool deterministic = false;
   std::vector<std::string> settings;  ///< settings KEY=VALUE of the recipe
   std::vector<std::string> shape;     ///< the given options that a preset also sets
@@ -45,6 +47,7 @@ void refuse_options_beside_keys(const MoeBench& b, const config::RunConfig& c) {
   one_of("--experts", "moe.num_experts", c.moe.num_experts.has_value());
   one_of("--top-k", "moe.top_k", c.moe.top_k.has_value());
   one_of("--ep", "parallel.ep", c.parallel.ep.has_value());
+  one_of("--echo", "moe.echo.slots", c.moe.echo.slots.has_value());
   one_of("--device", "device.type", c.device.type.has_value());
   one_of("--precision", "train.precision", c.train.precision.has_value());
   one_of("--deterministic", "train.deterministic", c.train.deterministic.has_value());
@@ -71,6 +74,7 @@ config::RunPlan layer_plan(const MoeBench& b) {
     set(c.moe.ffn_hidden_size, b.ffn);
   }
   set(c.model.seq_len, b.tokens);
+  if (b.echo > 0) set(c.moe.echo.slots, b.echo);
   set(c.parallel.ep, b.ep);
   set(c.parallel.ranks, *c.parallel.ep);
   set(c.train.steps, b.steps);
@@ -148,7 +152,7 @@ OverSteps over_steps(const MoeResult& result, Of&& of) {
 
 /// A part of the layer in one pass.
 struct PartTimes {
-  OverSteps whole, communication;
+  OverSteps whole, communication;  ///< communication: in clone_times() what is exposed
 };
 PartTimes part_times(const MoeResult& result, LayerPass pass, std::size_t part) {
   const auto of = [&](double LayerTimes::Part::*member) {
@@ -159,6 +163,23 @@ PartTimes part_times(const MoeResult& result, LayerPass pass, std::size_t part) 
 }
 OverSteps pass_times(const MoeResult& result, LayerPass pass) {
   return over_steps(result, [&](const LayerTimes& times) { return times.whole_s[static_cast<std::size_t>(pass)]; });
+}
+/// The transfer, or the ops, of a part of clones in one pass, and what of it is exposed.
+PartTimes clone_times(const MoeResult& result, LayerPass pass, std::size_t part) {
+  const auto of = [&](double LayerTimes::ClonePart::*member) {
+    return over_steps(
+        result, [&](const LayerTimes& times) { return times.clones[static_cast<std::size_t>(pass)][part].*member; });
+  };
+  return {of(&LayerTimes::ClonePart::seconds), of(&LayerTimes::ClonePart::exposed_s)};
+}
+/// Pairs of the most loaded rank with clones, over the mean, in the worst step; 0 without clones.
+double load_with_clones(const MoeResult& result) {
+  return over_steps(result, [](const LayerTimes& times) { return times.max_over_mean; }).max_s;
+}
+Index lacking_rows(const MoeResult& result) {
+  Index most = 0;
+  for (const LayerTimes& times : result.times) most = std::max(most, times.lacking_rows);
+  return most;
 }
 constexpr std::pair<LayerPass, std::string_view> kPasses[] = {{LayerPass::forward, "forward"},
                                                               {LayerPass::backward, "backward"}};
@@ -176,6 +197,9 @@ void print_layer_json(const MoeBench& b, const config::RunPlan& plan, const MoeR
                                 {"load", b.load},
                                 {"expert_max_over_mean", load.of_experts},
                                 {"rank_max_over_mean", load.of_ranks}};
+  const bool has_clones = load_with_clones(result) > 0;
+  if (has_clones) out["rank_max_over_mean_with_clones"] = load_with_clones(result);
+  if (lacking_rows(result) > 0) out["pairs_left_out"] = lacking_rows(result);
   for (const auto& [pass, name] : kPasses) {
     const OverSteps whole = pass_times(result, pass);
     nlohmann::ordered_json& of = out[std::string(name)];
@@ -187,9 +211,29 @@ void print_layer_json(const MoeBench& b, const config::RunPlan& plan, const MoeR
                              {"max_seconds", times.whole.max_s},
                              {"communication_seconds", times.communication.median_s}});
     }
+    for (std::size_t part = 0; has_clones && part < kCloneParts.size(); ++part) {
+      const PartTimes times = clone_times(result, pass, part);
+      of["clones"].push_back({{"name", kCloneParts[part]},
+                              {"seconds", times.whole.median_s},
+                              {"max_seconds", times.whole.max_s},
+                              {"exposed_seconds", times.communication.median_s}});
+    }
   }
   out["choices"] = result.choices;
   std::printf("%s\n", out.dump(2).c_str());
+}
+
+void print_clones(const MoeResult& result) {
+  std::printf("clones: at most %.3f times the mean for a rank\n%-12s %12s %15s %12s %15s\n", load_with_clones(result),
+              "", "forward", "exposed", "backward", "exposed");
+  for (std::size_t part = 0; part < kCloneParts.size(); ++part) {
+    std::printf("%-12s", std::string(kCloneParts[part]).c_str());
+    for (const auto& [pass, name] : kPasses) {
+      const PartTimes times = clone_times(result, pass, part);
+      std::printf(" %9.1f us %12.1f us", 1e6 * times.whole.median_s, 1e6 * times.communication.median_s);
+    }
+    std::printf("\n");
+  }
 }
 
 void print_layer_table(const MoeBench& b, const config::RunPlan& plan, const MoeResult& result) {
@@ -217,6 +261,12 @@ void print_layer_table(const MoeBench& b, const config::RunPlan& plan, const Moe
   std::printf("\n%-12s", "slowest step");
   for (const auto& [pass, name] : kPasses) std::printf(" %9.1f us %15s", 1e6 * pass_times(result, pass).max_s, "");
   std::printf("\n");
+  if (load_with_clones(result) > 0) print_clones(result);
+  if (const Index pairs = lacking_rows(result); pairs > 0)
+    std::printf(
+        "up to %lld pairs of a step had no room on their ranks and were left out: --set "
+        "moe.rank_capacity_factor=worst has room for all\n",
+        static_cast<long long>(pairs));
 }
 
 void run_moe_bench(const MoeBench& b) {
@@ -281,6 +331,13 @@ void add_bench_moe(CLI::App& bench) {
                                            size("--experts", b->experts, "Experts", ops::kMaxRouterExperts),
                                            size("--top-k", b->top_k, "Experts of a token", ops::kMaxRouterExperts)};
   size("--ep", b->ep, "Ranks, among which the experts are divided", kMaxSize);
+  command
+      ->add_option("--echo", b->echo,
+                   "Slots of a rank for clones of experts, as --set moe.echo.slots=S; also prints the planner and the "
+                   "rewriting (parts of preprocess), the transfers of weights and gradients beside the other parts, "
+                   "and what of each is exposed")
+      ->check(between(0, ops::kMaxEchoSlots))
+      ->capture_default_str();
   command->add_option("--load", b->load, kLoads)->capture_default_str();
   size("--steps", b->steps, "Steps measured", kMaxSize);
   command->add_option("--warmup", b->warmup, "Steps before them")->check(between(0, kMaxSize))->capture_default_str();

@@ -1,6 +1,7 @@
 #include "apps/bench/layer_bench.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "megalith/base/error.h"
@@ -21,6 +22,8 @@ namespace {
 
 constexpr const char* kLayerName = "moe";
 
+constexpr std::size_t kCombinePart = 4, kClonePlanner = 0, kCloneRewriting = 1, kCloneWeights = 2, kCloneGradients = 3;
+
 /// What is timed after a stage (nn::ForwardStage or BackwardStage) has run; nothing: the stage is none of the parts.
 template <class Stage>
 std::optional<std::size_t> part_of(Stage stage) {
@@ -34,10 +37,17 @@ std::optional<std::size_t> part_of(Stage stage) {
     case Stage::experts:
       return 3;
     case Stage::combine:
-      return 4;
+      return kCombinePart;
     default:
       return std::nullopt;
   }
+}
+
+/// Of an op; nothing: it is none of a plan's.
+std::optional<std::size_t> clone_part_of(std::string_view op) {
+  if (op == "count_pairs" || op == "plan_echo") return kClonePlanner;
+  if (op == "rewrite_choices" || op == "list_clones") return kCloneRewriting;
+  return std::nullopt;
 }
 
 const nn::MoeSpec& moe_spec(const model::ModelSpec& model) {
@@ -57,7 +67,8 @@ LayerBench::LayerBench(comm::World& world, const config::RunPlan& plan, const Ex
       plan_(plan),
       load_(load),
       mesh_(comm::make_mesh(world, plan.grid, plan.transfers)),
-      groups_(model::layer_groups({mesh_.tp, nn::SequenceParallel::off, 1}, plan.model, mesh_)),
+      clone_times_(plan.device),
+      groups_(layer_groups()),
       ex_(plan.device),
       ledger_(plan.device) {
   ex_.set_determinism(plan.train.determinism());
@@ -81,6 +92,12 @@ LayerBench::LayerBench(comm::World& world, const config::RunPlan& plan, const Ex
   saved_->take_host_memory(plan.device);
 }
 
+nn::LayerGroups LayerBench::layer_groups() {
+  const nn::TensorParallel tp(mesh_.tp, nn::SequenceParallel::off, 1);
+  if (!has_clones()) return model::layer_groups(tp, plan_.model, mesh_);
+  return {tp, nn::ExpertParallel(tp, clone_times_.timed(mesh_.ep), mesh_.etp, mesh_.etp_ep)};
+}
+
 void LayerBench::initialise() {
   const DType dtype = plan_.train.policy().compute;
   const Index tokens = plan_.train.micro_batch * plan_.model.seq_len, hidden = plan_.model.hidden_size,
@@ -101,8 +118,9 @@ void LayerBench::initialise() {
     ex_.synchronize();
   });
   const Index layers = plan_.model.num_moe_layers();
-  totals_ = ex_.tensor({nn::MoeTotals::in(nullptr, layers, experts).bytes()}, DType::u8);
-  moe_step_.totals = nn::MoeTotals::in(static_cast<std::byte*>(totals_.raw()), layers, experts);
+  const nn::EchoTotals of_echo = has_clones() ? nn::EchoTotals::counted : nn::EchoTotals::none;
+  totals_ = ex_.tensor({nn::MoeTotals::in(nullptr, layers, experts, of_echo).bytes()}, DType::u8);
+  moe_step_.totals = nn::MoeTotals::in(static_cast<std::byte*>(totals_.raw()), layers, experts, of_echo);
   const StepState state{.step = 0, .first_sample = 0, .loss_scale = 1 / static_cast<double>(tokens * world_.size())};
   step_state_ = ex_.tensor({Index{sizeof state}}, DType::u8);
   ex_.copy(step_state_.raw(), &state, sizeof state);
@@ -225,11 +243,15 @@ void LayerBench::run_timed(LayerTimes& times) {
   std::vector<Mark> marks;
   marks.reserve(moe_->forward_stages().size() + moe_->backward_stages().size());
   comm::barrier(ex_, mesh_.world);
+  clone_times_.clear();
   TimePoint begin(plan_.device);
   begin.record(ex_.stream());
   run(ex_, *saved_, [&](LayerPass pass, std::optional<std::size_t> part) {
     marks.push_back({pass, part, TimePoint(plan_.device)});
     marks.back().end.record(ex_.stream());
+    if (pass == LayerPass::forward) forward_calls_ = clone_times_.calls();
+    // Weights that are sent again start before the first products of the backward pass, gradients after them.
+    if (pass == LayerPass::forward || part == kCombinePart) weight_calls_ = clone_times_.calls();
   });
   world_.wait_for(ex_);
   const TimePoint* before = &begin;
@@ -240,6 +262,17 @@ void LayerBench::run_timed(LayerTimes& times) {
     times.whole_s[pass] += seconds;
     before = &mark.end;
   }
+  if (has_clones()) add_clone_times(times);
+}
+
+void LayerBench::add_clone_times(LayerTimes& times) const {
+  const auto add = [&](LayerPass pass, std::size_t part, std::size_t first, std::size_t end) {
+    const CloneTimes::Sum sum = clone_times_.sum(first, end);
+    times.clones[static_cast<std::size_t>(pass)][part] = {sum.moving_s, sum.exposed_s};
+  };
+  add(LayerPass::forward, kCloneWeights, 0, forward_calls_);
+  add(LayerPass::backward, kCloneWeights, forward_calls_, weight_calls_);
+  add(LayerPass::backward, kCloneGradients, weight_calls_, clone_times_.calls());
 }
 
 void LayerBench::run_traced(LayerTimes& times) {
@@ -262,6 +295,11 @@ void LayerBench::run_traced(LayerTimes& times) {
   std::size_t next = 0;
   for (const Extent& extent : extents) {
     for (; next < extent.end; ++next) {
+      if (const std::optional<std::size_t> part = clone_part_of(spans.at(next).name)) {
+        LayerTimes::ClonePart& of = times.clones[static_cast<std::size_t>(extent.pass)][*part];
+        of.seconds += spans[next].duration_s;
+        of.exposed_s += spans[next].duration_s;
+      }
       if (!extent.part || spans.at(next).phase != StepPhase::communication) continue;
       times.parts[static_cast<std::size_t>(extent.pass)][*extent.part].communication_s += spans[next].duration_s;
     }
@@ -284,21 +322,43 @@ void LayerBench::expect_load(Index step) {
   }
 }
 
+void LayerBench::read_totals(LayerTimes& times) {
+  std::array<std::int64_t, 2> overflow{};
+  ex_.copy(overflow.data(), moe_step_.totals.overflow.raw(), sizeof overflow);
+  std::array<double, ops::kEchoTotals> echo{};
+  if (has_clones()) ex_.copy(echo.data(), moe_step_.totals.of_echo(0).raw(), sizeof echo);
+  world_.wait_for(ex_);
+  Exec host;
+  comm::all_reduce(host, world_.all(), Tensor(overflow.data(), {1}, DType::i64), comm::Reduce::sum).wait(host);
+  times.lacking_rows = overflow[0];
+  const auto of = [&](ops::EchoTotal total) { return echo[static_cast<std::size_t>(total)]; };
+  // Rank 0 has counted, and prints.
+  if (of(ops::EchoTotal::mean_load) > 0)
+    times.max_over_mean = of(ops::EchoTotal::load_after) / of(ops::EchoTotal::mean_load);
+}
+
 LayerTimes LayerBench::step(Index step) {
   LayerTimes times;
   put_rows(step);
   run_timed(times);
   expect_load(step);
+  read_totals(times);
   run_traced(times);
   std::vector<double> values(times.whole_s.begin(), times.whole_s.end());
   for (const auto& pass : times.parts) {
     for (const LayerTimes::Part& part : pass) values.insert(values.end(), {part.seconds, part.communication_s});
+  }
+  for (const auto& pass : times.clones) {
+    for (const LayerTimes::ClonePart& part : pass) values.insert(values.end(), {part.seconds, part.exposed_s});
   }
   greatest(values);
   auto value = values.cbegin();
   for (double& seconds : times.whole_s) seconds = *value++;
   for (auto& pass : times.parts) {
     for (LayerTimes::Part& part : pass) part = {*value, *(value + 1)}, value += 2;
+  }
+  for (auto& pass : times.clones) {
+    for (LayerTimes::ClonePart& part : pass) part = {*value, *(value + 1)}, value += 2;
   }
   return times;
 }

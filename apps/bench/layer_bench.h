@@ -11,12 +11,17 @@
 #include "megalith/runtime/memory_plan.h"
 #include "megalith/runtime/step_state.h"
 
+#include "apps/bench/clone_times.h"
 #include "apps/bench/expert_loads.h"
 
 namespace megalith::apps {
 
 /// The parts of a layer of experts that are timed, in the order of a forward pass. Backward has them in reverse.
 inline constexpr std::array<std::string_view, 5> kMoeParts = {"router", "preprocess", "dispatch", "experts", "combine"};
+
+/// With clones of experts, of these: the ops of a plan, and of where pairs go by it, which are a part of preprocess;
+/// the transfers of weights to slots, and of gradients home, beside the other parts.
+inline constexpr std::array<std::string_view, 4> kCloneParts = {"planner", "rewriting", "weights", "gradients"};
 
 enum class LayerPass : std::uint8_t { forward, backward };
 
@@ -29,6 +34,13 @@ struct LayerTimes {
   /// By LayerPass and part.
   std::array<std::array<Part, kMoeParts.size()>, 2> parts{};
   std::array<double, 2> whole_s{};  ///< all parts, and what is between them
+  struct ClonePart {
+    double seconds = 0;    ///< of ops; of transfers, each from when its data is ready
+    double exposed_s = 0;  ///< of it, while nothing else of the layer runs
+  };
+  std::array<std::array<ClonePart, kCloneParts.size()>, 2> clones{};  ///< by LayerPass and part; without clones all 0
+  double max_over_mean = 0;  ///< pairs of the most loaded rank with clones; 0 without
+  Index lacking_rows = 0;    ///< pairs for which their rank had no room: they were left out
 };
 
 /// One rank's layer of experts, which runs forward and backward under a given load. The rows themselves make the
@@ -58,6 +70,10 @@ class LayerBench {
   void run_timed(LayerTimes& times);
   void run_traced(LayerTimes& times);
   void expect_load(Index step);
+  nn::LayerGroups layer_groups();
+  bool has_clones() const { return plan_.model.moe.echo.slots > 0 && plan_.grid.ep > 1; }
+  void add_clone_times(LayerTimes& times) const;
+  void read_totals(LayerTimes& times);
   /// The greatest of each number over the ranks.
   void greatest(std::vector<double>& values) const;
   nn::Microbatch microbatch() const;
@@ -66,6 +82,8 @@ class LayerBench {
   const config::RunPlan& plan_;
   const ExpertLoad& load_;
   comm::Mesh mesh_;
+  CloneTimes clone_times_;
+  std::size_t forward_calls_ = 0, weight_calls_ = 0;  ///< of clone_times_: of the forward pass, and up to gradients
   nn::LayerGroups groups_;
   Exec ex_;
   MemoryLedger ledger_;

@@ -1,8 +1,10 @@
 // `bench grouped`, `bench echo` and `bench moe`: what they measure and print, what loads are, and what is refused.
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -266,6 +268,59 @@ TEST_F(BenchOfExperts, MoeTimesThePartsOfBothPasses) {
   }
 }
 
+/// The parts of clones in a pass, by name: {seconds, exposed seconds}.
+std::map<std::string, std::pair<double, double>> clones_of(const nlohmann::json& pass) {
+  std::map<std::string, std::pair<double, double>> parts;
+  for (const nlohmann::json& part : pass.at("clones"))
+    parts[part.at("name")] = {part.at("seconds").get<double>(), part.at("exposed_seconds").get<double>()};
+  return parts;
+}
+
+// Ranks plan in the forward pass only. Weights move in it, and again in the backward pass where they are not kept.
+TEST_F(BenchOfExperts, MoeTimesWhatClonesCost) {
+  const std::string command =
+      "moe --ep 2 --echo 2 --tokens 64 --hidden 16 --ffn 8 --steps 3 --load rank --set moe.echo.min_pairs=0 ";
+  for (const char* weights : {"keep", "redispatch"}) {
+    SCOPED_TRACE(weights);
+    const nlohmann::json json = printed(command + "--set moe.echo.weights=" + weights);
+    EXPECT_EQ(json.at("rank_max_over_mean"), 2);
+    EXPECT_EQ(json.at("rank_max_over_mean_with_clones"), 1);
+    EXPECT_FALSE(json.contains("pairs_left_out"));
+    const bool again = weights == std::string("redispatch");
+    for (const char* pass : {"forward", "backward"}) {
+      const bool forward = pass == std::string("forward");
+      const auto parts = clones_of(json.at(pass));
+      EXPECT_EQ(parts.size(), 4u);
+      for (const auto& [name, times] : parts) {
+        const bool runs = name == "gradients" ? !forward : name == "weights" ? forward || again : forward;
+        EXPECT_EQ(times.first > 0, runs) << pass << ' ' << name;
+        EXPECT_EQ(times.second > 0, runs) << pass << ' ' << name;
+      }
+    }
+    const auto forward = clones_of(json.at("forward"));
+    const double planning = forward.at("planner").first + forward.at("rewriting").first;
+    EXPECT_LT(planning, json.at("forward").at("seconds").get<double>());
+  }
+  const nlohmann::json plain = printed("moe --ep 2 --tokens 16 --hidden 16 --ffn 8 --steps 1 --echo 0");
+  EXPECT_FALSE(plain.at("forward").contains("clones"));
+  const Finished table = run_shell("megalith bench " + command);
+  ASSERT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out, ::testing::ContainsRegex("clones: at most 1.000 times the mean for a rank\n"
+                                                  " +forward +exposed +backward +exposed\n"
+                                                  "planner .* us .* us .* 0.0 us +0.0 us\nrewriting .*\n"
+                                                  "weights .*\ngradients .*\n"));
+}
+
+// All choices are of rank 0, with room for 1.25 times the mean.
+TEST_F(BenchOfExperts, MoeReportsPairsWithoutRoom) {
+  const std::string command = "moe --ep 2 --tokens 64 --hidden 16 --ffn 8 --steps 1 --load rank ";
+  const nlohmann::json json = printed(command + "--set moe.rank_capacity_factor=1.25");
+  EXPECT_EQ(json.at("pairs_left_out"), 2 * 128 - 160) << "of 2 x 64 tokens with 2 choices";
+  const Finished table = run_shell("megalith bench " + command + "--set moe.rank_capacity_factor=1.25");
+  EXPECT_THAT(table.out, HasSubstr("up to 96 pairs of a step had no room on their ranks and were left out"));
+  EXPECT_FALSE(printed(command + "--set moe.rank_capacity_factor=worst").contains("pairs_left_out"));
+}
+
 TEST_F(BenchOfExperts, MoePrintsATable) {
   const Finished got = run_shell("megalith bench moe --ep 2 --tokens 8 --hidden 16 --ffn 8 --steps 2 --load rank");
   ASSERT_EQ(got.code, 0) << got.err;
@@ -290,6 +345,9 @@ TEST_F(BenchOfExperts, MoeTakesWhatARecipeSets) {
 }
 
 TEST_F(BenchOfExperts, MoeRefusesWhatItCannotMeasure) {
+  expect_refused("moe --ep 2 --echo 2 --set moe.echo.slots=3",
+                 "--echo: --set moe.echo.slots sets it, too; leave one of the two out");
+  expect_refused("moe --ep 2 --echo 9", "--echo");
   expect_refused("moe --ep 3", "parallel.ep = 3: must divide moe.num_experts = 8; the nearest is 4");
   expect_refused("moe --top-k 9", "moe.top_k = 9: must be in 1 .. moe.num_experts = 8");
   expect_refused("moe --hidden 4", "--hidden = 4: must be at least --experts = 8, as the first numbers of a row are");
