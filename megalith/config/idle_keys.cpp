@@ -46,6 +46,7 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
   return {{"data.key", is_chat && plan.data.key != data::DataConfig().key, "data.format = chat"},
           {"data.chat_too_long", !is_chat && plan.data.chat_too_long != data::ChatTooLong::cut, "data.format = text"},
           {"fp8.skip_layers", no_fp8 && plan.fp8.skip_layers != nn::Fp8Skip::none, kNoFp8},
+          {"fp8.head", no_fp8 && plan.fp8.head, kNoFp8},
           {"fp8.weight_grad", no_fp8 && plan.fp8.weight_grad, kNoFp8},
           {"graphs.check", no_graphs && plan.graphs.check_steps != usual.check_steps, kGraphs},
           {"graphs.optimizer", no_graphs && plan.graphs.optimizer, kGraphs},

@@ -739,6 +739,13 @@ std::vector<Key> make_keys() {
        {warns, kDiffers},
        not_differ,
        "weight gradients have FP8 operands, too"},
+      {"fp8.head",
+       at([](auto& c) -> auto& { return c.fp8.head; }),
+       literal("false"),
+       any(),
+       {warns, kDiffers},
+       not_differ,
+       "so have the GEMMs of the head"},
       {"device.type",
        at(
            [](auto& c) -> auto& { return c.device.type; }, [](auto& c) -> auto& { return c.device; }),

@@ -109,6 +109,7 @@ void check_fp8(const RunPlan& plan, Problems& out) {
   require("model.num_heads * head width", heads, tp);
   require("(model.num_heads + 2 * model.num_kv_heads) * head width", qkv, tp);
   require("model.ffn_hidden_size", m.ffn_hidden_size, tp);
+  if (plan.fp8.head) require("model.padded_vocab_size", m.padded_vocab_size, tp);
   const Index tokens = plan.train.micro_batch * m.seq_len;
   if (plan.fp8.weight_grad && tokens % ops::kScaleBlock != 0) {
     const Index samples = ops::kScaleBlock / std::gcd(ops::kScaleBlock, m.seq_len);

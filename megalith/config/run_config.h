@@ -97,7 +97,7 @@ struct RunConfig {
   } recompute;
   struct Fp8 {
     std::optional<std::string> skip_layers;
-    std::optional<bool> weight_grad;
+    std::optional<bool> weight_grad, head;
   } fp8;
   struct Device {
     std::optional<std::string> type;

@@ -56,14 +56,15 @@ void declare_head(std::vector<ParamSpec>& specs, const ModelSpec& model, const n
 }
 
 std::unique_ptr<nn::Head> make_head(const ModelSpec& model, const nn::TensorParallel& tp, ParamSet& params,
-                                    std::optional<nn::Norm> norm, std::uint64_t seed) {
+                                    std::optional<nn::Norm> norm, const ChunkConfig& config) {
   if (const auto* task = std::get_if<nn::TaskHeadSpec>(&model.head.body))
-    return std::make_unique<nn::TaskHead>(*task, tp, params, std::move(norm), seed);
+    return std::make_unique<nn::TaskHead>(*task, tp, params, std::move(norm), config.seed);
   Param& table = params.at(model.head.tying == Tying::tied ? kTokenTable : kHeadTable);
   if (const auto* bert = std::get_if<nn::BertHeadSpec>(&model.head.body))
     return std::make_unique<nn::BertHead>(*bert, vocab_shard(model, tp), tp, params,
                                           nn::BertHead::Parts{std::move(norm), table});
-  return std::make_unique<nn::LmHead>(vocab_shard(model, tp), tp, std::move(norm), table);
+  return std::make_unique<nn::LmHead>(vocab_shard(model, tp), tp, std::move(norm), table,
+                                      nn::head_formats(params.policy().gemms, config.fp8));
 }
 
 /// Gathers layers' parameters before they are read, and sends their gradients once they are done. The memory plan has
@@ -147,7 +148,7 @@ Chunk::Chunk(const ModelSpec& model, const ChunkRange& range, const nn::LayerGro
                                                          .dropout = {model.embedding.dropout, config.seed, 0},
                                                          .norm = norm(model.embedding.norm)});
   }
-  if (range.head) head_ = make_head(model, tp_, params, norm(model.head.norm), config.seed);
+  if (range.head) head_ = make_head(model, tp_, params, norm(model.head.norm), config);
 }
 
 Tensor Chunk::boundary(Exec& ex, const Inputs& inputs) const {

@@ -15,6 +15,7 @@ inline constexpr std::array<std::string_view, 4> kFp8SkipNames = {"none", "first
 struct Fp8Config {
   Fp8Skip skip_layers = Fp8Skip::none;
   bool weight_grad = false;  ///< weight gradients have FP8 operands, too
+  bool head = false;         ///< so has the head of a language model
   bool operator==(const Fp8Config&) const = default;
 };
 
@@ -29,6 +30,12 @@ constexpr GemmFormats gemm_formats(GemmFormat format, const Fp8Config& config, I
   const bool skips_first = config.skip_layers == Fp8Skip::first || config.skip_layers == Fp8Skip::first_and_last,
              skips_last = config.skip_layers == Fp8Skip::last || config.skip_layers == Fp8Skip::first_and_last;
   if ((skips_first && layer == 0) || (skips_last && layer == layers - 1)) return {};
+  return {format, config.weight_grad ? format : GemmFormat::compute};
+}
+
+/// Those of the head.
+constexpr GemmFormats head_formats(GemmFormat format, const Fp8Config& config) {
+  if (!config.head) return {};
   return {format, config.weight_grad ? format : GemmFormat::compute};
 }
 

@@ -1,7 +1,6 @@
 #include "megalith/nn/linear.h"
 
 #include "megalith/ops/elementwise.h"
-#include "megalith/ops/scaled_matmul.h"
 
 namespace megalith::nn {
 namespace {
@@ -18,40 +17,6 @@ ops::SmMargin margin_for(bool communication) {
   return communication ? ops::SmMargin::communication : ops::SmMargin::none;
 }
 
-/// A GEMM of rows with a weight: the forward pass (transpose_b) or the gradient of its input.
-void multiply(Exec& ex, const GemmFormats& formats, RowOperands operands, const ops::Matmul& args) {
-  if (formats.rows == GemmFormat::compute) return ops::matmul(ex, args);
-  const Tensor& weight = args.b;
-  const Index columns = args.c.dim(1), depth = weight.numel() / columns;
-  if (!operands.straight) operands = make_row_operands(ex, formats, args.a.shape(), false);
-  if (!operands.is_made) ops::quantise(ex, {.x = args.a, .straight = operands.straight, .turned = operands.turned});
-  const ops::Operand b = ops::make_operand(ex, columns, depth, ops::ScaleBlocks::squares);
-  if (args.transpose_b == Transpose::yes)
-    ops::quantise(ex, {.x = weight, .straight = b});
-  else
-    ops::quantise(ex, {.x = weight, .turned = b});
-  ops::scaled_matmul(ex, {.a = operands.straight, .b = b, .c = args.c, .sm_margin = args.sm_margin});
-  if (args.bias) ops::add_bias(ex, args.c, args.bias);
-}
-
-/// What a weight gradient reads of x [T, N].
-ops::Operand turned_operand(Exec& ex, const Tensor& x, const ops::Operand& made) {
-  if (made) return made;
-  const ops::Operand turned = ops::make_operand(ex, x.dim(1), x.dim(0), ops::ScaleBlocks::vectors);
-  ops::quantise(ex, {.x = x, .turned = turned});
-  return turned;
-}
-
-/// weight.grad += dy^T x, or =; bias_grad += sum of dy's rows where it is given. Operands of dy (a) and x (b) are read
-/// in place of these where they are given.
-void add_weight_gradients(Exec& ex, GemmFormat format, const ops::Matmul& args, const ops::Operand& dy_turned,
-                          const ops::Operand& x_turned) {
-  if (format == GemmFormat::compute) return ops::matmul(ex, args);
-  const ops::Operand a = turned_operand(ex, args.a, dy_turned), b = turned_operand(ex, args.b, x_turned);
-  ops::scaled_matmul(ex, {.a = a, .b = b, .c = args.c, .write = args.write, .sm_margin = args.sm_margin});
-  if (args.bias_grad) ops::bias_backward(ex, args.a, args.bias_grad);
-}
-
 ops::Matmul weight_gradients(const Tensor& dy, const Tensor& x, const Param& weight, Write write,
                              ops::SmMargin sm_margin, const Tensor& bias_grad) {
   return {.a = dy,
@@ -65,25 +30,17 @@ ops::Matmul weight_gradients(const Tensor& dy, const Tensor& x, const Param& wei
 
 }  // namespace
 
-RowOperands make_row_operands(Exec& ex, const GemmFormats& formats, const Shape& shape, bool turned) {
-  if (formats.rows == GemmFormat::compute) return {};
-  RowOperands operands{.straight = ops::make_operand(ex, shape[0], shape[1], ops::ScaleBlocks::vectors)};
-  if (turned && formats.weight_grad == GemmFormat::e4m3)
-    operands.turned = ops::make_operand(ex, shape[1], shape[0], ops::ScaleBlocks::vectors);
-  return operands;
-}
-
 void ColumnParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch,
                                    RowOperands operands) const {
   const Tensor weight = as_matrix(weight_.value);
   sub_batch.make(ex, y, {x.dim(0) * sub_batch.count, weight.dim(0)}, x.dtype());
-  multiply(ex, formats_, std::move(operands),
-           {.a = x,
-            .b = weight,
-            .bias = bias(),
-            .c = sub_batch.of(y),
-            .transpose_b = Transpose::yes,
-            .sm_margin = margin_for(sub_batch.count > 1)});
+  multiply_rows(ex, formats_, std::move(operands),
+                {.a = x,
+                 .b = weight,
+                 .bias = bias(),
+                 .c = sub_batch.of(y),
+                 .transpose_b = Transpose::yes,
+                 .sm_margin = margin_for(sub_batch.count > 1)});
 }
 
 void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, const GeluResults& results,
@@ -108,16 +65,16 @@ void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, const GeluRes
 InFlight ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx,
                                               RowOperands operands) const {
   const Tensor sums = tp_.region_sums(ex, dx);
-  multiply(ex, formats_, std::move(operands), {.a = dy, .b = as_matrix(weight_.value), .c = sums});
+  multiply_rows(ex, formats_, std::move(operands), {.a = dy, .b = as_matrix(weight_.value), .c = sums});
   return tp_.from_region(ex, sums, dx, kWholeMicrobatch);
 }
 
 void ColumnParallelLinear::backward_weight(Exec& ex, const Tensor& dy, const Tensor& x, ops::Write write, BiasGrad bias,
                                            const ops::Operand& dy_turned, const ops::Operand& x_turned) const {
-  add_weight_gradients(ex, formats_.weight_grad,
-                       weight_gradients(dy, x, weight_, write, margin_for(sums_input_grads()),
-                                        bias == BiasGrad::to_add ? bias_grad() : Tensor()),
-                       dy_turned, x_turned);
+  add_weight_gradient(ex, formats_.weight_grad,
+                      weight_gradients(dy, x, weight_, write, margin_for(sums_input_grads()),
+                                       bias == BiasGrad::to_add ? bias_grad() : Tensor()),
+                      dy_turned, x_turned);
 }
 
 InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const SubBatch& sub_batch,
@@ -125,18 +82,18 @@ InFlight RowParallelLinear::forward(Exec& ex, const Tensor& x, Tensor& y, const 
   const Index tokens = (x ? x : operands.straight.values).dim(0) * sub_batch.count;
   sub_batch.make(ex, y, {tp_.rows_outside(tokens), weight_.value.dim(0)}, weight_.value.dtype());
   const Tensor rows = sub_batch.of(y), sums = tp_.region_sums(ex, rows);
-  multiply(ex, formats_, std::move(operands),
-           {.a = x,
-            .b = weight_.value,
-            .c = sums,
-            .transpose_b = Transpose::yes,
-            .sm_margin = margin_for(sub_batch.count > 1 && tp_.is_sequence_parallel())});
+  multiply_rows(ex, formats_, std::move(operands),
+                {.a = x,
+                 .b = weight_.value,
+                 .c = sums,
+                 .transpose_b = Transpose::yes,
+                 .sm_margin = margin_for(sub_batch.count > 1 && tp_.is_sequence_parallel())});
   return tp_.from_region(ex, sums, rows, sub_batch);
 }
 
 void RowParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx, RowOperands operands) const {
-  multiply(ex, formats_, std::move(operands),
-           {.a = dy, .b = weight_.value, .c = dx, .sm_margin = margin_for(tp_.is_sequence_parallel())});
+  multiply_rows(ex, formats_, std::move(operands),
+                {.a = dy, .b = weight_.value, .c = dx, .sm_margin = margin_for(tp_.is_sequence_parallel())});
 }
 
 void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const GeluGradient& gelu,
@@ -157,10 +114,10 @@ void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Ge
 
 void RowParallelLinear::backward_weight(Exec& ex, const BackwardInRegion& gathered, const Tensor& x, ops::Write write,
                                         const ops::Operand& dy_turned, const ops::Operand& x_turned) const {
-  add_weight_gradients(ex, formats_.weight_grad,
-                       weight_gradients(gathered.d_out.x, x, weight_, write, margin_for(tp_.is_sequence_parallel()),
-                                        gathered.has_out_bias_grad || bias_ == nullptr ? Tensor() : bias_->grad),
-                       dy_turned, x_turned);
+  add_weight_gradient(ex, formats_.weight_grad,
+                      weight_gradients(gathered.d_out.x, x, weight_, write, margin_for(tp_.is_sequence_parallel()),
+                                       gathered.has_out_bias_grad || bias_ == nullptr ? Tensor() : bias_->grad),
+                      dy_turned, x_turned);
 }
 
 }  // namespace megalith::nn

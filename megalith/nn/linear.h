@@ -1,7 +1,6 @@
 #pragma once
-#include "megalith/nn/fp8_config.h"
+#include "megalith/nn/row_gemms.h"
 #include "megalith/nn/tensor_parallel.h"
-#include "megalith/ops/quantise.h"
 #include "megalith/params/param_set.h"
 
 namespace megalith::nn {
@@ -24,17 +23,6 @@ struct BackwardInRegion {
 
 /// Whether the gradient of a bias is still to be added, or the op that made the gradient of the output has added it.
 enum class BiasGrad : std::uint8_t { to_add, added };
-
-/// The E4M3 operands of a matrix [T, N] that GEMMs of a linear layer read, by vectors. Both are undefined where the
-/// layer has no FP8 operands.
-struct RowOperands {
-  ops::Operand straight = {};  ///< [T, N]: of the forward pass, or of the gradient of the input
-  ops::Operand turned = {};    ///< [N, T]: of the weight gradient. Undefined: that reads the matrix
-  bool is_made = false;        ///< their numbers are written. Else the layer quantises the matrix
-};
-/// Memory for the operands of a matrix [rows, columns] in GEMMs of these formats. `turned`: also for the weight
-/// gradient, where that has FP8 operands.
-RowOperands make_row_operands(Exec& ex, const GemmFormats& formats, const Shape& shape, bool turned);
 
 /// A weight as the matrix [out, in] that GEMMs read: [F, 2, H] is [2F, H].
 inline Tensor as_matrix(const Tensor& weight) {

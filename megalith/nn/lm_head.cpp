@@ -2,7 +2,6 @@
 
 #include "megalith/nn/vocab_parallel_argmax.h"
 #include "megalith/ops/elementwise.h"
-#include "megalith/ops/matmul.h"
 
 namespace megalith::nn {
 
@@ -16,11 +15,15 @@ void LmHead::normalize(Exec& ex, const Tensor& x, State& state) const {
   state.normed = norm_ ? norm_->forward(ex, x, state.norm) : x;
 }
 
-Tensor LmHead::logits(Exec& ex, const State& state) const {
+Tensor LmHead::logits(Exec& ex, State& state) const {
   TensorParallel::InRegion in_region = tp_.to_region(ex, state.normed, kWholeMicrobatch);
   Tensor logits = ex.tensor({in_region.x.dim(0), table_.value.dim(0)}, state.normed.dtype());
   in_region.messages.wait(ex);
-  ops::matmul(ex, {.a = in_region.x, .b = table_.value, .c = logits, .transpose_b = ops::Transpose::yes});
+  // With sequence parallelism backward gathers the rows again, and quantises those.
+  const RowOperands operands = make_row_operands(ex, formats_, in_region.x.shape(), !tp_.is_sequence_parallel());
+  state.x_turned = operands.turned;
+  multiply_rows(ex, formats_, operands,
+                {.a = in_region.x, .b = table_.value, .c = logits, .transpose_b = ops::Transpose::yes});
   return logits;
 }
 
@@ -51,14 +54,17 @@ void LmHead::backward(Exec& ex, const Microbatch& microbatch, const HeadInputs& 
   const Tensor d_normed = norm_ ? ex.tensor_like(state.normed) : dx.grad;
   TensorParallel::InRegion in_region = tp_.to_region(ex, state.normed, kWholeMicrobatch);
   const Tensor sums = tp_.region_sums(ex, d_normed);
-  ops::matmul(ex, {.a = d_logits, .b = table_.value, .c = sums});
+  const RowOperands operands = make_row_operands(ex, formats_, d_logits.shape(), true);
+  multiply_rows(ex, formats_, operands, {.a = d_logits, .b = table_.value, .c = sums});
   in_region.messages.wait(ex);
   InFlight left = tp_.from_region(ex, sums, d_normed, kWholeMicrobatch);
-  ops::matmul(ex, {.a = d_logits,
-                   .b = in_region.x,
-                   .c = table_.grad,
-                   .transpose_a = ops::Transpose::yes,
-                   .write = microbatch.weight_grads});
+  add_weight_gradient(ex, formats_.weight_grad,
+                      {.a = d_logits,
+                       .b = in_region.x,
+                       .c = table_.grad,
+                       .transpose_a = ops::Transpose::yes,
+                       .write = microbatch.weight_grads},
+                      operands.turned, state.x_turned);
   left.wait(ex);
   if (norm_) norm_->backward(ex, d_normed, state.norm, {}, dx);
 }

@@ -4,6 +4,7 @@
 
 #include "megalith/nn/head.h"
 #include "megalith/nn/norm.h"
+#include "megalith/nn/row_gemms.h"
 #include "megalith/nn/tensor_parallel.h"
 #include "megalith/nn/vocab_parallel_cross_entropy.h"
 
@@ -17,8 +18,14 @@ class LmHead final : public Head {
  public:
   static constexpr std::array kLosses{LossSpec{"loss"}};
 
-  LmHead(const VocabShard& vocab, const TensorParallel& tp, std::optional<Norm> norm, Param& table)
-      : vocab_(vocab), tp_(tp), norm_(std::move(norm)), table_(table), cross_entropy_(vocab, tp.group()) {}
+  LmHead(const VocabShard& vocab, const TensorParallel& tp, std::optional<Norm> norm, Param& table,
+         const GemmFormats& formats = {})
+      : vocab_(vocab),
+        tp_(tp),
+        norm_(std::move(norm)),
+        table_(table),
+        formats_(formats),
+        cross_entropy_(vocab, tp.group()) {}
 
   std::unique_ptr<Head::Saved> make_saved() const override { return std::make_unique<State>(); }
   /// The padding columns hold the products with their zero rows.
@@ -35,16 +42,19 @@ class LmHead final : public Head {
   struct State : Head::Saved {
     Norm::Saved norm;
     VocabParallelCrossEntropy::Saved loss;
-    Tensor normed;  ///< [O, H]
+    Tensor normed;          ///< [O, H]
+    ops::Operand x_turned;  ///< of it, with FP8 weight gradients
   };
   static State& own(Saved& saved) { return static_cast<State&>(saved); }
   void normalize(Exec& ex, const Tensor& x, State& state) const;
-  Tensor logits(Exec& ex, const State& state) const;
+  /// Keeps what backward reads in `state`.
+  Tensor logits(Exec& ex, State& state) const;
 
   VocabShard vocab_;
   TensorParallel tp_;
   std::optional<Norm> norm_;
   Param& table_;  // [V/tp, H]
+  GemmFormats formats_;
   VocabParallelCrossEntropy cross_entropy_;
 };
 

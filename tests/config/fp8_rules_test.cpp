@@ -36,6 +36,11 @@ TEST(Fp8Rules, MicrobatchesAreRefusedThatCutBlocksOrRows) {
   EXPECT_EQ(problem_in_fp8({"fp8.weight_grad=true", "model.seq_len=48", "train.micro_batch=4"}),
             "r.toml: 1 problem\n  train.micro_batch = 4: micro_batch * model.seq_len = 192 must be a multiple of 128 "
             "with fp8.weight_grad = true, whose blocks no microbatch may cut; the next is 8");
+  EXPECT_EQ(
+      problem_in_fp8({"fp8.head=true", "model.vocab_size=300", "model.padded_vocab_size=320"}),
+      "r.toml: 1 problem\n  model.padded_vocab_size = 320: must be a multiple of 128 with train.precision = fp8, whose "
+      "blocks no rank may cut; the nearest are 256 and 384");
+  EXPECT_EQ(problem_in_fp8({"model.vocab_size=300", "model.padded_vocab_size=320"}), "");
   EXPECT_EQ(problem_in_fp8({"fp8.weight_grad=true", "model.seq_len=48", "train.micro_batch=8"}), "");
   EXPECT_EQ(problem_in_fp8({"device.type=cuda", "model.seq_len=7", "train.micro_batch=2"}),
             "r.toml: 1 problem\n  train.micro_batch = 2: micro_batch * model.seq_len = 14 must be a multiple of 4 with "

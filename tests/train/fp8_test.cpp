@@ -85,6 +85,31 @@ TEST_P(Fp8Family, RecomputationAndGraphsChangeNoBit) {
   }
 }
 
+TEST_P(Fp8Family, TheHeadToo) {
+  config::RunConfig c = whole_blocks({}, GetParam()), without = c, from_graphs;
+  c.fp8.head = true;
+  from_graphs = c;
+  from_graphs.graphs.mode = "iteration";
+  const auto want = trained_fp8(c), of_layers = trained_fp8(without), replayed = trained_fp8(from_graphs);
+  EXPECT_NE(want->losses[0], of_layers->losses[0]);
+  EXPECT_LE(relative_error(want->losses, of_layers->losses), 5e-3);
+  EXPECT_LE(relative_error(want->norms, of_layers->norms), 0.1);
+  EXPECT_EQ(replayed->losses, want->losses);
+  EXPECT_EQ(replayed->norms, want->norms);
+  for (const Grid& grid :
+       {Grid{.pp = 2}, Grid{.tp = 2}, Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
+    SCOPED_TRACE(grid.name());
+    config::RunConfig on = whole_blocks(grid, GetParam());
+    on.fp8.head = true;
+    const auto got = trained_fp8(on);
+    if (grid.tp == 1) {
+      EXPECT_EQ(got->losses[0], want->losses[0]);
+    }
+    EXPECT_LE(relative_error(got->losses, want->losses), 2e-3);
+    EXPECT_LE(relative_error(got->norms, want->norms), 5e-2);
+  }
+}
+
 /// What backward recomputes it also rounds again. Operands that the forward pass has kept for it have the same bits.
 TEST_P(Fp8Family, RecomputedPartsChangeNoBitOfWeightGradients) {
   config::RunConfig kept = whole_blocks({}, GetParam());
