@@ -25,6 +25,7 @@ class PeerChannel final : public SilentChannel {
         peers_(PeerGroup::connect(host_, use)),
         ready_(Device::cuda) {
     if (peers_ == nullptr) throw InternalError("[PeerChannel] these GPUs do not reach each other");
+    for (std::size_t i = 0; i < kEvents; ++i) done_.emplace_back(Device::cuda);
   }
 
   Device device() const override { return Device::cuda; }
@@ -100,7 +101,7 @@ class PeerChannel final : public SilentChannel {
   /// Outside of a capture the host waits, too. A queue whose stream waits takes a slice of the GPU's time, and ranks
   /// that share a GPU have many.
   void wait(Ticket ticket, Stream stream) override {
-    const Event& done = done_[static_cast<std::size_t>(ticket.id)];
+    const Event& done = done_[static_cast<std::size_t>(ticket.id) % kEvents];
     if (!is_capturing(stream)) done.wait();
     done.hold(stream);
   }
@@ -131,16 +132,25 @@ class PeerChannel final : public SilentChannel {
       meet();
     }
     submit(own);
-    done_.emplace_back(Device::cuda).record(own);
+    Event& done = next_done();
+    done.record(own);
     if (calls_ == PeerCalls::all_in_turn) {
-      done_.back().wait();
+      done.wait();
       meet();
     }
-    return {static_cast<std::int64_t>(done_.size()) - 1, call.entry};
+    return {calls_made_ - 1, call.entry};
   }
   void meet() {
     Exec ex;
     comm::barrier(ex, host_);
+  }
+
+  /// That of the next call; the call that had it is over. All are made before any call: CUDA makes events in batches,
+  /// and waits for the GPU to be idle then, which it is not while others wait for this rank.
+  Event& next_done() {
+    Event& done = done_[static_cast<std::size_t>(calls_made_) % kEvents];
+    ++calls_made_;
+    return done;
   }
 
   bool by_hosts(const Call& call) const { return calls_ == PeerCalls::all_in_turn && !peers_->takes(call); }
@@ -156,15 +166,17 @@ class PeerChannel final : public SilentChannel {
     const Tensor result = work(ex, from, to);
     device::copy(Device::cuda, out, result.raw(), result.bytes(), stream);
     device::synchronize(Device::cuda, stream);
-    done_.emplace_back(Device::cuda).record(stream);
-    return {static_cast<std::int64_t>(done_.size()) - 1, call.entry};
+    next_done().record(stream);
+    return {calls_made_ - 1, call.entry};
   }
 
   PeerCalls calls_;
   Group host_;
   std::unique_ptr<PeerGroup> peers_;
+  static constexpr std::size_t kEvents = 32;  ///< more than calls of a group are in flight
   Event ready_;
   std::deque<Event> done_;
+  std::int64_t calls_made_ = 0;
   std::deque<Line> lines_;
 };
 
