@@ -6,6 +6,9 @@
 #include "tests/io/temp_dir.h"
 #include "tests/train/agreeing_runs.h"
 #include "tests/train/graph_ways.h"
+#include "tests/train/precision_bands.h"
+#include "tests/train/recompute_modes.h"
+#include "tests/train/resumed_run.h"
 #include "tests/train/saved_run.h"
 
 // BERT on every grid: heads on gathered rows, and two losses whose means are of the global batch.
@@ -24,9 +27,21 @@ config::RunConfig bert_config(const Grid& grid, const std::string& precision, In
   return c;
 }
 
-config::RunPlan bert_plan(const Grid& grid, const std::string& precision = "fp64", Index steps = 5) {
+config::RunPlan bert_plan(const Grid& grid, const std::string& precision = "fp64", Index steps = 20) {
   return config::resolve(bert_config(grid, precision, steps));
 }
+
+/// The first BERT's blocks with the erf form of GELU, without the head for the order.
+config::RunPlan post_norm_bert_plan(const Grid& grid, const std::string& precision, Index steps) {
+  config::RunConfig c = bert_config(grid, precision, steps);
+  c.model.norm_placement = "post";
+  c.model.activation = "gelu_erf";
+  c.bert.order = "none";
+  return config::resolve(c);
+}
+using BertPlanOf = config::RunPlan (*)(const Grid&, const std::string&, Index);
+constexpr std::pair<const char*, BertPlanOf> kBertForms[] = {{"pre-norm", bert_plan},
+                                                             {"post-norm", post_norm_bert_plan}};
 
 std::unique_ptr<RunRecord> bert_run(const config::RunPlan& plan) {
   auto record = std::make_unique<RunRecord>();
@@ -34,8 +49,10 @@ std::unique_ptr<RunRecord> bert_run(const config::RunPlan& plan) {
   return record;
 }
 
-const RunRecord& bert_on_one_rank() {
-  static const std::unique_ptr<RunRecord> run = bert_run(bert_plan({}));
+const RunRecord& bert_on_one_rank(const std::string& precision = "fp64") {
+  static std::map<std::string, std::unique_ptr<RunRecord>> runs;
+  std::unique_ptr<RunRecord>& run = runs[precision];
+  if (run == nullptr) run = bert_run(bert_plan({}, precision));
   return *run;
 }
 
@@ -47,7 +64,32 @@ TEST_P(BertGrid, Fp64AgreesWithOneRank) {
   support::expect_gradients_agree(GetParam(), *got, bert_on_one_rank(), 1e-12);
 }
 
+// Seen on an AMD EPYC (AVX2): gradients within 4.8e-7, all else within 7.3e-8.
+TEST_P(BertGrid, Fp32AgreesWithOneRank) {
+  const RunRecord& want = bert_on_one_rank("fp32");
+  const std::unique_ptr<RunRecord> got = bert_run(bert_plan(GetParam(), "fp32"));
+  EXPECT_LT(relative_error(got->losses, want.losses), 1e-6);
+  EXPECT_LT(relative_error({got->evaluated}, {want.evaluated}), 1e-6);
+  EXPECT_LT(relative_error(got->norms, want.norms), 1e-6);
+  support::expect_gradients_agree(GetParam(), *got, want, 1e-6);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, BertGrid, ::testing::ValuesIn(support::all_and_sharded_grids()),
+                         [](const auto& test) { return test.param.name(); });
+
+/// A sharded optimizer changes no bit (distributed_test.cpp).
+class BertGridIn16Bits : public ::testing::TestWithParam<Grid> {};
+
+TEST_P(BertGridIn16Bits, StaysInTheBandsOfOneRank) {
+  for (const support::PolicyRow& row : support::kPolicies) {
+    SCOPED_TRACE(row.precision);
+    const std::unique_ptr<RunRecord> got = bert_run(bert_plan(GetParam(), row.precision));
+    support::expect_within(GetParam().tp > 1 ? row.rounded : support::kWithoutTp, *got,
+                           bert_on_one_rank(row.precision));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BertGridIn16Bits, ::testing::ValuesIn(support::all_grids()),
                          [](const auto& test) { return test.param.name(); });
 
 TEST(Bert, HasItsHeads) {
@@ -97,7 +139,7 @@ TEST(Bert, MaskedTokensSeeWhatFollowsThem) {
 TEST(Bert, TheCutIntoMicrobatchesChangesNothing) {
   for (const Index micro_batch : {2, 4, 8}) {
     SCOPED_TRACE(micro_batch);
-    config::RunConfig c = bert_config({}, "fp64", 5);
+    config::RunConfig c = bert_config({}, "fp64", 20);
     c.train.micro_batch = micro_batch;
     const std::unique_ptr<RunRecord> got = bert_run(config::resolve(c));
     support::expect_fp64_agrees(*got, bert_on_one_rank());
@@ -106,20 +148,62 @@ TEST(Bert, TheCutIntoMicrobatchesChangesNothing) {
 }
 
 TEST(Bert, PostNormAndNoOrderAgreeOverGrids) {
-  const auto run = [](const Grid& grid) {
-    config::RunConfig c = bert_config(grid, "fp64", 4);
-    c.model.norm_placement = "post";
-    c.model.activation = "gelu_erf";
-    c.bert.order = "none";
-    return bert_run(config::resolve(c));
-  };
+  const auto run = [](const Grid& grid) { return bert_run(post_norm_bert_plan(grid, "fp64", 20)); };
   const std::unique_ptr<RunRecord> want = run({});
   EXPECT_FALSE(want->parameters.tensors().contains("head.pooler.weight"));
   for (const Grid& grid :
        {Grid{.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = nn::SequenceParallel::on}, Grid{.pp = 4}}) {
     SCOPED_TRACE(grid.name());
-    support::expect_fp64_agrees(*run(grid), *want);
+    const std::unique_ptr<RunRecord> got = run(grid);
+    support::expect_fp64_agrees(*got, *want);
+    support::expect_gradients_agree(grid, *got, *want, 1e-12);
   }
+}
+
+// Also with the heads or the embedding alone on a stage, and chunks without layers.
+TEST(Bert, UnevenStagesTrainAlike) {
+  const std::pair<Grid, std::vector<Index>> cuts[] = {
+      {{.pp = 4}, {0, 3, 4, 1}}, {{.tp = 2, .pp = 2}, {8, 0}}, {{.pp = 2, .dp = 2, .chunks = 2}, {3, 0, 5, 0}}};
+  for (const auto& [grid, stage_layers] : cuts) {
+    SCOPED_TRACE(grid.name());
+    config::RunConfig c = bert_config(grid, "fp64", 20);
+    c.parallel.stage_layers = stage_layers;
+    const std::unique_ptr<RunRecord> got = bert_run(config::resolve(c));
+    support::expect_fp64_agrees(*got, bert_on_one_rank());
+    support::expect_gradients_agree(grid, *got, bert_on_one_rank(), 1e-12);
+  }
+}
+
+// Each sub-microbatch has samples of its own lengths.
+TEST(Bert, SubMicrobatchesChangeNoBits) {
+  for (const auto& [name, plan_of] : kBertForms) {
+    for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 2, .pp = 2, .dp = 2}}) {
+      SCOPED_TRACE(str(name, " on ", grid.name()));
+      config::RunPlan plan = plan_of(grid, "fp64", 5);
+      plan.train.micro_batch = 2;
+      plan.tp_overlap = config::TpOverlap::none;
+      const std::unique_ptr<RunRecord> whole = bert_run(plan);
+      plan.tp_overlap = config::TpOverlap::halves;
+      EXPECT_EQ(plan.sub_batches(), 2);
+      const std::unique_ptr<RunRecord> halves = bert_run(plan);
+      EXPECT_EQ(halves->losses, whole->losses);
+      EXPECT_EQ(halves->norms, whole->norms);
+      EXPECT_EQ(halves->evaluated, whole->evaluated);
+      EXPECT_EQ(halves->parameters.tensors(), whole->parameters.tensors());
+    }
+  }
+}
+
+// With sequence parallelism the gradients of norms are sums of other pieces.
+TEST(Bert, SubMicrobatchesOfSharedRowsTrainAlike) {
+  const Grid grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on};
+  config::RunPlan plan = bert_plan(grid);
+  plan.train.micro_batch = 4;
+  plan.tp_overlap = config::TpOverlap::halves;
+  EXPECT_EQ(plan.sub_batches(), 2);
+  const std::unique_ptr<RunRecord> got = bert_run(plan);
+  support::expect_fp64_agrees(*got, bert_on_one_rank());
+  support::expect_gradients_agree(grid, *got, bert_on_one_rank(), 1e-12);
 }
 
 /// The loss of a step beside sums that are made by hand: of every sample alone, in a run of its own.
@@ -278,39 +362,57 @@ TEST(Bert, ARunThatWasStoppedGoesOnWithTheSameBits) {
   }
 }
 
+TEST(Bert, ARunGoesOnOnAnyOtherGrid) {
+  constexpr Index kSaved = 3, kEnd = 6;
+  const std::vector<double>& losses = bert_on_one_rank().losses;
+  const std::vector<double> want(losses.begin() + kSaved, losses.begin() + kEnd);
+  for (const Grid& from : {Grid{}, Grid{.tp = 2, .pp = 2, .dp = 2, .sharding = Sharding::optimizer}}) {
+    const TempDir dir;
+    const support::Trained saved = support::train_and_save(bert_plan(from), dir.path(), 0, kSaved);
+    for (const Grid& to : {Grid{.tp = 4, .sequence_parallel = nn::SequenceParallel::on}, Grid{.pp = 4},
+                           Grid{.dp = 4, .sharding = Sharding::optimizer}, Grid{.pp = 2, .chunks = 4},
+                           Grid{.tp = 2, .pp = 2, .dp = 2}}) {
+      SCOPED_TRACE(str(from.name(), " to ", to.name()));
+      const support::Trained resumed = support::train_and_save(bert_plan(to), dir.path(), kSaved, kEnd);
+      EXPECT_EQ(resumed.digest.hex(), saved.digest.hex());
+      EXPECT_LT(relative_error(resumed.losses, want), 1e-12);
+    }
+  }
+}
+
 TEST(Bert, GraphsGiveTheBitsOfEagerSteps) {
   const Grid grid{.tp = 2, .pp = 2};
-  const std::unique_ptr<RunRecord> want = bert_run(bert_plan(grid, "fp32", 6));
-  for (const support::GraphWay& way : support::kGraphWays) {
-    SCOPED_TRACE(way.name);
-    const std::unique_ptr<RunRecord> got = bert_run(support::with_graphs(bert_plan(grid, "fp32", 6), way, 2));
-    EXPECT_EQ(got->losses, want->losses);
-    EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
+  for (const auto& [name, plan_of] : kBertForms) {
+    const std::unique_ptr<RunRecord> want = bert_run(plan_of(grid, "fp32", 6));
+    for (const support::GraphWay& way : support::kGraphWays) {
+      SCOPED_TRACE(str(name, ", ", way.name));
+      const std::unique_ptr<RunRecord> got = bert_run(support::with_graphs(plan_of(grid, "fp32", 6), way, 2));
+      EXPECT_EQ(got->losses, want->losses);
+      EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
+    }
   }
 }
 
 TEST(Bert, RecomputationChangesNoBits) {
   const Grid grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on};
-  const std::unique_ptr<RunRecord> want = bert_run(bert_plan(grid, "fp32", 4));
-  std::vector<nn::RecomputeConfig> ways = {{.mode = nn::RecomputeMode::full},
-                                           {.mode = nn::RecomputeMode::full, .layers = 2}};
-  for (const auto module : {nn::RecomputeModule::norms, nn::RecomputeModule::attention}) {
-    ways.push_back({.mode = nn::RecomputeMode::selective});
-    ways.back().add(module);
-  }
-  for (const nn::RecomputeConfig& way : ways) {
-    config::RunPlan plan = bert_plan(grid, "fp32", 4);
-    plan.recompute = way;
-    const std::unique_ptr<RunRecord> got = bert_run(plan);
-    EXPECT_EQ(got->losses, want->losses);
-    EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
+  for (const auto& [name, plan_of] : kBertForms) {
+    const std::unique_ptr<RunRecord> want = bert_run(plan_of(grid, "fp32", 4));
+    for (const support::RecomputeWay& way : support::recompute_ways()) {
+      SCOPED_TRACE(str(name, ", ", way.name));
+      config::RunPlan plan = plan_of(grid, "fp32", 4);
+      plan.recompute = way.config;
+      const std::unique_ptr<RunRecord> got = bert_run(plan);
+      EXPECT_EQ(got->losses, want->losses);
+      EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
+    }
   }
 }
 
-TEST(Bert, OtherPrecisionsStayInTheirBands) {
-  const std::vector<double>& want = bert_on_one_rank().losses;
-  EXPECT_LT(relative_error(bert_run(bert_plan({.tp = 2, .dp = 2}, "fp32"))->losses, want), 1e-5);
-  EXPECT_LT(relative_error(bert_run(bert_plan({.tp = 2, .dp = 2}, "bf16"))->losses, want), 3e-2);
+TEST(Bert, PrecisionsOf16BitsAreNearFp32) {
+  for (const support::PolicyRow& row : support::kPolicies) {
+    SCOPED_TRACE(row.precision);
+    support::expect_within(row.rounded, bert_on_one_rank(row.precision), bert_on_one_rank("fp32"), row.loss_scale);
+  }
 }
 
 }  // namespace
