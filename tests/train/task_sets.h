@@ -23,12 +23,13 @@ class TaskSets {
     write_all(dir_ / "mnli.jsonl", pairs({"entailment", "neutral", "contradiction"}));
     write_all(dir_ / "qqp.jsonl", pairs({"0", "1"}));
     write_all(dir_ / "race.jsonl", race());
-    write_all(dir_ / "squad.json", squad());
+    write_all(dir_ / "squad1.json", squad(Unanswered::none));
+    write_all(dir_ / "squad2.json", squad(Unanswered::every_fourth));
   }
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
   std::string vocabulary() const { return (dir_ / "vocab").string(); }
   std::string file(const std::string& task) const {
-    return (dir_ / (task == "squad1" || task == "squad2" ? "squad.json" : task + ".jsonl")).string();
+    return (dir_ / (task + (task.starts_with("squad") ? ".json" : ".jsonl"))).string();
   }
   /// Keys of a recipe on top of those of a small model.
   void put_keys(const std::string& task, config::RunConfig& c) const {
@@ -78,13 +79,15 @@ class TaskSets {
     }
     return text;
   }
-  /// The answer is the word after "the"; of every fourth question it is not there.
-  static std::string squad() {
-    std::string text = R"({"version": "2.0", "data": [{"title": "t", "paragraphs": [)";
+  enum class Unanswered { none, every_fourth };
+  /// The answer is the word after "the".
+  static std::string squad(Unanswered unanswered) {
+    std::string text = str(R"({"version": ")", unanswered == Unanswered::none ? "1.1" : "2.0",
+                           R"(", "data": [{"title": "t", "paragraphs": [)");
     for (int i = 0; i < 64; ++i) {
       std::string context;
       for (int k = 0; k < i % 5; ++k) context += word((i + 3 * k) % 24) + ' ';
-      const bool has_answer = i % 4 != 3;
+      const bool has_answer = unanswered == Unanswered::none || i % 4 != 3;
       context += has_answer ? "the " : "not ";
       const std::size_t begin = context.size();
       context += word(i * 5 % 24);
