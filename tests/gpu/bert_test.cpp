@@ -82,17 +82,19 @@ std::unique_ptr<support::GraphRun> watched_run(const config::RunPlan& plan) {
 }
 
 void expect_graphs_as_eager(const support::Grid& grid) {
-  config::RunConfig c = support::small_config(grid, "bf16", 11);
-  put_form({"pre", 64, 0.1}, c);
-  c.model.seq_len = 128;
-  c.train.global_batch = 16;
-  c.train.micro_batch = 4;
-  c.device.type = "cuda";
-  const config::RunPlan plan = config::resolve(c);
-  const std::unique_ptr<support::GraphRun> eager = watched_run(plan);
-  for (const support::GraphWay& way : support::kGraphWays) {
-    SCOPED_TRACE(way.name);
-    support::expect_same(*watched_run(support::with_graphs(plan, way, 2)), *eager);
+  for (const char* placement : {"pre", "post"}) {
+    config::RunConfig c = support::small_config(grid, "bf16", 11);
+    put_form({placement, 64, 0.1}, c);
+    c.model.seq_len = 128;
+    c.train.global_batch = 16;
+    c.train.micro_batch = 4;
+    c.device.type = "cuda";
+    const config::RunPlan plan = config::resolve(c);
+    const std::unique_ptr<support::GraphRun> eager = watched_run(plan);
+    for (const support::GraphWay& way : support::kGraphWays) {
+      SCOPED_TRACE(str(placement, "-norm, ", way.name));
+      support::expect_same(*watched_run(support::with_graphs(plan, way, 2)), *eager);
+    }
   }
 }
 
