@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -60,6 +61,49 @@ TEST_F(BertProgram, GridsAndTextsTrainAlike) {
   EXPECT_NEAR(loss_of("grid"), loss_of("one"), 1e-11);
   EXPECT_EQ(loss_of("text"), loss_of("one")) << "a text is cut into the same sentences";
 }
+
+/// Both losses, the norm and the counts of each line, a relative 1e-12 apart at most.
+void expect_same_training(const std::vector<std::string>& got, const std::vector<std::string>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const nlohmann::json mine = nlohmann::json::parse(got[i]), other = nlohmann::json::parse(want[i]);
+    for (const char* key : {"loss", "mlm_loss", "order_loss", "order_accuracy", "masked_tokens"})
+      EXPECT_NEAR(mine.at(key).get<double>(), other.at(key).get<double>(), 1e-12 * other.at(key).get<double>())
+          << key << " of " << want[i];
+    const auto norm = [](const nlohmann::json& line) { return line.value("grad_norm", 0.0); };  // 0: an evaluation
+    EXPECT_NEAR(norm(mine), norm(other), 1e-12 * norm(other)) << want[i];
+  }
+}
+
+TEST_F(BertProgram, ARunGoesOnOnAnotherGrid) {
+  ASSERT_EQ(build_sentences().code, 0);
+  const std::string fp64 = "--set train.precision=fp64 --set checkpoint.interval=3 ";
+  ASSERT_EQ(train_bert("one", fp64).code, 0);
+  ASSERT_EQ(train_bert("moved", fp64 + "--set parallel.tp=2 --set parallel.pp=2").code, 0);
+  expect_same_training(metrics("moved"), metrics("one"));
+  std::filesystem::remove_all(dir_ / "moved/checkpoints/step_00000006");
+  const Finished rest =
+      train_bert("moved", fp64 + "--resume --ranks 2 --set train.micro_batch=4 --set optimizer.distributed=true");
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_THAT(rest.err, HasSubstr("step 3"));
+  expect_same_training(metrics("moved"), metrics("one"));
+}
+
+#ifdef MEGALITH_WITH_MPI
+TEST_F(BertProgram, UnderMpirunItTrainsWithTheBitsOfRankThreads) {
+  ASSERT_EQ(build_sentences().code, 0);
+  const auto arguments = [&](const std::string& name) {
+    return " train " + out("bert.toml") + " --out " + out(name) +
+           " --set parallel.tp=2 --set parallel.sequence_parallel=true";
+  };
+  const std::string two_copies = " --ranks 4";
+  const Finished threads = run_shell("megalith" + arguments("threads") + two_copies);
+  ASSERT_EQ(threads.code, 0) << threads.err;
+  const Finished processes = run_shell(support::mpirun(4, support::program() + arguments("processes")));
+  ASSERT_EQ(processes.code, 0) << processes.err;
+  EXPECT_EQ(metrics("processes"), metrics("threads"));
+}
+#endif
 
 TEST_F(BertProgram, WhatDoesNotFitIsRefused) {
   ASSERT_EQ(build_sentences().code, 0);
