@@ -145,6 +145,25 @@ TEST_F(FinetuneCommand, SearchesTrainsSeedsAndScoresTheMedian) {
   EXPECT_THAT(read_all(out("whole/report.md")), HasSubstr("\nMegatron-3.9B ensemble "));
 }
 
+// A task that most seeds learn whole: those that confuse two of the classes are outvoted.
+TEST_F(FinetuneCommand, TheEnsembleIsAtLeastTheMedian) {
+  write_all(dir_ / "train.tsv", pairs(66));
+  write_all(dir_ / "dev.tsv", pairs(63));
+  pretrain();
+  const Finished run = run_shell("megalith finetune " + out("mnli.toml") + " --out " + out("learnt") +
+                                 " --seeds 5 --ensemble --lr 2e-2 --set task.epochs=20 --set train.micro_batch=8");
+  ASSERT_EQ(run.code, 0) << run.err;
+  const json report = json::parse(report_of("learnt"));
+  std::vector<double> scores;
+  for (const json& seed : report.at("seeds")) scores.push_back(seed.at("dev_score"));
+  std::ranges::sort(scores);
+  EXPECT_LT(scores.front(), 0.9) << "else any seed is the ensemble";
+  const json median = report.at("dev")[0].at("results").at("accuracy");
+  EXPECT_EQ(median, scores[2]);
+  EXPECT_GT(median, 0.9) << "it learns";
+  EXPECT_GE(report.at("ensemble").at("dev")[0].at("results").at("accuracy"), median);
+}
+
 TEST_F(FinetuneCommand, ARestartRunsOnlyWhatIsMissing) {
   pretrain();
   const Finished first = run_shell(command("whole"));
