@@ -33,6 +33,15 @@ void check_lengths(const Args& args, std::string_view what) {
   if (args.lengths) expect_like(args.lengths, {args.batch}, DType::i32, what);
 }
 
+/// `op` as in check_heads(), and `what` is that plus ".document_begin".
+template <class Args>
+void check_documents(const Args& args, std::string_view op, std::string_view what) {
+  if (!args.document_begin) return;
+  expect_like(args.document_begin, {args.batch * args.seq_len}, DType::i32, what);
+  if (args.mask != AttentionMask::causal || args.lengths)
+    throw ShapeError(str("[", op, "] documents: need the causal mask, and samples without lengths"));
+}
+
 /// The checks that forward and backward share. `op` is "attention" or "attention_backward", and `qkv` is that plus
 /// ".qkv". Text is put together only for an error, because ops allocate nothing. Returns the shape of `out`.
 template <class Args>
@@ -92,6 +101,7 @@ void attention_forward(Exec& ex, const AttentionForward& args) {
   expect_like(args.log_sum_exp, {args.batch, args.num_heads, args.seq_len}, statistics_dtype(dtype),
               "attention.log_sum_exp");
   check_lengths(args, "attention.lengths");
+  check_documents(args, "attention", "attention.document_begin");
   const cuda::AttentionChoice choice =
       ex.device() == Device::cpu ? cuda::AttentionChoice{.scratch_bytes = cpu::attention_forward_scratch_bytes(args)}
                                  : choice_for(ex, AttentionPass::forward, cuda::shape_of(args));
@@ -99,7 +109,7 @@ void attention_forward(Exec& ex, const AttentionForward& args) {
   run_kernel(
       ex,
       {.name = "attention",
-       .reads = {args.qkv, args.lengths, args.dropout.step_state},
+       .reads = {args.qkv, args.lengths, args.document_begin, args.dropout.step_state},
        .writes = {args.out, args.log_sum_exp, overwritten(args, args.qkv, choice.kernels)},
        .scratch = scratch},
       [args, scratch] { cpu::attention_forward(args, scratch); },
@@ -118,6 +128,7 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
               "attention_backward.log_sum_exp");
   expect_like(args.dqkv, args.qkv.shape(), dtype, "attention_backward.dqkv");
   check_lengths(args, "attention_backward.lengths");
+  check_documents(args, "attention_backward", "attention_backward.document_begin");
   const cuda::AttentionChoice choice =
       ex.device() == Device::cpu ? cuda::AttentionChoice{.scratch_bytes = cpu::attention_backward_scratch_bytes(args)}
                                  : choice_for(ex, AttentionPass::backward, cuda::shape_of(args));
@@ -125,7 +136,8 @@ void attention_backward(Exec& ex, const AttentionBackward& args) {
   run_kernel(
       ex,
       {.name = "attention_backward",
-       .reads = {args.dout, args.qkv, args.out, args.log_sum_exp, args.lengths, args.dropout.step_state},
+       .reads = {args.dout, args.qkv, args.out, args.log_sum_exp, args.lengths, args.document_begin,
+                 args.dropout.step_state},
        .writes = {args.dqkv, overwritten(args, args.qkv, choice.kernels), overwritten(args, args.dout, choice.kernels)},
        .scratch = scratch},
       [args, scratch] { cpu::attention_backward(args, scratch); },
@@ -143,7 +155,8 @@ AttentionBuild attention_build() {
 
 bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild& build) {
   return (build.has_cudnn || !build.has_cuda) && (shape.dtype == DType::bf16 || shape.dtype == DType::f16) &&
-         shape.dropout == 0 && shape.seq_len > 1 && shape.head_dim % 8 == 0 && shape.head_dim <= kMaxHeadDimOnGpu &&
+         shape.dropout == 0 && shape.documents == DocumentMask::none && shape.seq_len > 1 && shape.head_dim % 8 == 0 &&
+         shape.head_dim <= kMaxHeadDimOnGpu &&
          (num_library_calls(shape) == 1 || shape.num_heads * shape.seq_len % 4 == 0);
 }
 

@@ -21,7 +21,12 @@ enum class AttentionMask : std::uint8_t { causal, full };
 /// Lengths: token i of sample b is padding where i >= lengths[b]. No token attends to padding. Its rows of out and dqkv
 /// and its log_sum_exp are 0, even where qkv or dout hold NaN there. Those rows of qkv and dout may be overwritten by
 /// zeros, which cuDNN needs there. A length below 0 counts as 0, one above S as S. At 0 the whole sample is padding.
-/// The host never reads a length, so a captured graph stays valid for other lengths.
+/// Documents: several may lie in a sample, one after the other, and token i then attends to the tokens from
+/// document_begin[b S + i], the first of its own document, to i. That is i, or what it is for token i - 1. The mask
+/// must be causal, without lengths. On the CPU each document is computed as a sample of its own is, with the same bits,
+/// and nothing of another one is read. Others are an InputError there. On a GPU whole tiles outside of a document are
+/// left out; its numbers are finite where those of all documents are. Dropout's elements are those of the sample. The
+/// host never reads a length or a begin on a GPU, so a captured graph stays valid for others.
 ///
 /// Dropout's global element of (sample b, local head a, query i, key j) is
 ///   (((state.first_sample + first_row / S + b) * num_global_heads + first_head + a) * S + i) * S + j.
@@ -35,8 +40,9 @@ struct AttentionForward {
   Index first_head = 0, num_global_heads = 0;   ///< heads are those of q
   Dropout dropout;
   AttentionMask mask = AttentionMask::causal;
-  Index num_kv_heads = 0;  ///< G of this rank, which divides num_heads; 0: as many as num_heads
-  Tensor lengths = {};     // in  [B] i32; may be undefined: every sample has S tokens
+  Index num_kv_heads = 0;      ///< G of this rank, which divides num_heads; 0: as many as num_heads
+  Tensor lengths = {};         // in  [B] i32; may be undefined: every sample has S tokens
+  Tensor document_begin = {};  // in  [B*S] i32; may be undefined: a sample is one document
   QkvOrder order = QkvOrder::groups;
 };
 void attention_forward(Exec& ex, const AttentionForward& args);
@@ -50,12 +56,17 @@ struct AttentionBackward {
   AttentionMask mask = AttentionMask::causal;
   Index num_kv_heads = 0;
   Tensor lengths = {};                // in
+  Tensor document_begin = {};         // in
   QkvOrder order = QkvOrder::groups;  ///< of qkv and dqkv
 };
 void attention_backward(Exec& ex, const AttentionBackward& args);
 
 /// Whether every sample has seq_len tokens, or a length of its own that only the device knows.
 enum class SampleLengths : std::uint8_t { equal, given };
+
+/// Whether a token attends to all tokens before it in its sample, or to those of its document, whose begin only the
+/// device knows.
+enum class DocumentMask : std::uint8_t { none, given };
 
 /// What an attention's memory follows from. Sizes are those of one call.
 struct AttentionShape {
@@ -65,6 +76,7 @@ struct AttentionShape {
   AttentionMask mask = AttentionMask::causal;
   Index num_kv_heads = 0;  ///< 0: as many as num_heads
   SampleLengths lengths = SampleLengths::equal;
+  DocumentMask documents = DocumentMask::none;
   QkvOrder order = QkvOrder::groups;
 };
 
@@ -83,7 +95,8 @@ AttentionBuild attention_build();
 /// Whether a GPU's library, cuDNN, is tried for a shape (cuda/attention.h) before our own kernel. It must be bf16 or
 /// f16, with heads of at most 256 in steps of 8 and samples of two tokens or more. It must have no dropout, because
 /// cuDNN's random numbers are not ours. Where cuDNN is called per sample, a sample's log_sum_exp must be a multiple of
-/// 16 bytes. A build without CUDA only plans for other machines, so it answers as a build with cuDNN.
+/// 16 bytes. It must have no documents: what cuDNN has for them are offsets of a number of sequences that a graph
+/// fixes. A build without CUDA only plans for other machines, so it answers as a build with cuDNN.
 bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild& build = attention_build());
 
 enum class AttentionPass : std::uint8_t { forward, backward };

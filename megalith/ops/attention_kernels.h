@@ -6,7 +6,7 @@ namespace megalith::ops {
 // qkv, dqkv: (B, S, G, A/G + 2, D) : (S W, W, (A/G + 2) D, D, 1), W = (A + 2G) D: per kv head its q heads, k, v.
 // In parts: q (B, S, A, D) : (S W, W, D, 1), k and v (B, S, G, D) with these strides, A D and (A + G) D on.
 // out, dout: (B, S, A, D) : (S A D, A D, D, 1).  log_sum_exp: (B, A, S) : (A S, S, 1).  lengths: (B) : (1).
-// scratch: bytes.
+// document_begin: (B, S) : (S, 1).  scratch: bytes.
 
 namespace cpu {
 /// Scratch for tensors in 16 bits, which are computed in f32; 0 for others.
@@ -29,13 +29,15 @@ AttentionShape shape_of(const Args& args) {
           .mask = args.mask,
           .num_kv_heads = kv_heads_of(args),
           .lengths = args.lengths ? SampleLengths::given : SampleLengths::equal,
+          .documents = args.document_begin ? DocumentMask::given : DocumentMask::none,
           .order = args.order};
 }
 
-/// Scratch of our own kernels: the backward pass needs one f32 per query.
+/// Scratch of our own kernels: the backward pass needs one f32 per query, and one i32 per token of documents.
 inline Index own_attention_scratch_bytes(AttentionPass pass, const AttentionShape& shape) {
   if (pass == AttentionPass::forward) return 0;
-  return shape.batch * shape.num_heads * shape.seq_len * size_of(DType::f32);
+  const Index ends = shape.documents == DocumentMask::given ? shape.batch * shape.seq_len * size_of(DType::i32) : 0;
+  return shape.batch * shape.num_heads * shape.seq_len * size_of(DType::f32) + ends;
 }
 
 /// The scratch of cuDNN's kernels for Hopper, for a machine without a GPU. Forward it is under 1 MiB. Backward sums dq

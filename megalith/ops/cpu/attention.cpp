@@ -3,6 +3,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "megalith/base/error.h"
+#include "megalith/base/str.h"
 #include "megalith/ops/attention_kernels.h"
 #include "megalith/ops/cpu/dropout.h"
 #include "megalith/ops/cpu/kernels.h"
@@ -15,7 +17,7 @@
 // A head is walked in tiles of kQueries x kKeys scores, which live on the stack (64 KiB each in f32). Tiles above the
 // diagonal are skipped. Products read q, k, v and write their gradients in the packed layout, by their strides.
 // Measured at D = 64, S = 256 with oneDNN on AVX2: 32 queries lose 8 % of the products' speed, 128 compute 20 % more
-// scores.
+// scores. The tiles of a document begin at its first token, so it is computed as a sample of its own.
 //
 // Tensors of 16 bits are widened into scratch as a whole. Every block of queries reads each element of k and v, and the
 // sums over key blocks must stay in f32 until they are done. Scratch is 4 T A D f32 forward, 8 backward.
@@ -25,11 +27,11 @@ namespace {
 
 constexpr Index kQueries = 64, kKeys = 256;  // kKeys a multiple of kQueries: no row of a tile is wholly masked
 
-/// Where the parts of one (sample, head) are, what it attends to, and the dropout of its probabilities.
+/// Where the parts of one (document, head) are, what it attends to, and the dropout of its probabilities.
 template <class T>
 struct Head {
   Index seq_len, head_dim;
-  Index length;  // tokens that are not padding
+  Index length;  // tokens of the document, or those of the sample that are not padding
   VisibleKeys visible;
   Index token, out_token;          // elements from one token to the next, in qkv and in out
   Index q, k, v, out, statistics;  // first element in qkv, in out, in log_sum_exp
@@ -37,6 +39,28 @@ struct Head {
   const DropoutStream* dropout;
   std::uint64_t element;  // global element of (query 0, key 0)
 };
+
+/// Tokens of a sample that attend to each other: [begin, begin + length). A sample without documents is one.
+struct Document {
+  Index begin, length;
+};
+
+const std::int32_t* begins_of(const Tensor& document_begin, Index sample, Index seq_len) {
+  return document_begin.data<std::int32_t>() + sample * seq_len;
+}
+
+template <class Args>
+void check_begins(const Args& args) {
+  if (!args.document_begin) return;
+  for (Index sample = 0; sample < args.batch; ++sample) {
+    const std::int32_t* begins = begins_of(args.document_begin, sample, args.seq_len);
+    for (Index i = 0; i < args.seq_len; ++i) {
+      if (begins[i] == i || (i > 0 && begins[i] == begins[i - 1])) continue;
+      throw InputError(str("[attention] document_begin[", sample * args.seq_len + i, "] = ", begins[i], ": must be ", i,
+                           i > 0 ? str(", or that of the token before it, ", begins[i - 1]) : ""));
+    }
+  }
+}
 
 /// The length of a sample, at which its padding begins.
 template <class Args>
@@ -47,8 +71,10 @@ Index length_of(const Args& args, Index sample) {
 
 /// `head`: the number of a q head on this rank.
 template <class T, class Args>
-Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout, Index sample, Index head) {
-  const Index width = args.out.dim(1), head_dim = width / args.num_heads, row = sample * args.seq_len;
+Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout, Index sample, Document document,
+                Index head) {
+  const Index width = args.out.dim(1), head_dim = width / args.num_heads;
+  const Index row = sample * args.seq_len + document.begin;
   const Index token = args.qkv.dim(1), sharing = args.num_heads / kv_heads_of(args);
   const Index groups = kv_heads_of(args), group = head / sharing;
   const auto at = [&](Index in_group) {
@@ -62,7 +88,7 @@ Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout,
       static_cast<std::uint64_t>(args.first_head + head);
   return {.seq_len = args.seq_len,
           .head_dim = head_dim,
-          .length = length_of(args, sample),
+          .length = document.length,
           .visible = args.mask == AttentionMask::causal ? VisibleKeys::up_to_query : VisibleKeys::all,
           .token = token,
           .out_token = width,
@@ -70,10 +96,11 @@ Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout,
           .k = at(sharing),
           .v = at(sharing + 1),
           .out = row * width + head * head_dim,
-          .statistics = (sample * args.num_heads + head) * args.seq_len,
+          .statistics = (sample * args.num_heads + head) * args.seq_len + document.begin,
           .scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(head_dim))),
           .dropout = dropout ? &dropout->stream : nullptr,
-          .element = global * static_cast<std::uint64_t>(args.seq_len * args.seq_len)};
+          .element = global * static_cast<std::uint64_t>(args.seq_len * args.seq_len) +
+                     static_cast<std::uint64_t>(document.begin * args.seq_len + document.begin)};
 }
 
 template <class T>
@@ -203,32 +230,57 @@ void backward_queries(const AttentionBackward& args, const Head<T>& head, Block 
 
 Index query_blocks(Index tokens) { return ceil_div(tokens, kQueries); }
 
-/// One task per (sample, head, block of queries). The longest rows come first, so that the threads end together.
+/// The rows [first, first + rows) of a head, some of which may be padding.
+template <class T>
+void forward_rows(const AttentionForward& args, const Head<T>& head, Index first, Index rows) {
+  const Index attending = std::clamp(head.length - first, Index{0}, rows);
+  if (attending > 0) forward_queries(args, head, {first, attending});
+  const Index padding = first + attending;
+  zero_rows(args.out.data<T>() + head.out + padding * head.out_token, rows - attending, head, head.out_token);
+  std::fill_n(args.log_sum_exp.data<T>() + head.statistics + padding, rows - attending, T{0});
+}
+
+/// Calls block(document, rows) for the blocks of queries that begin at tokens [first, end) of a sample. The blocks of a
+/// document begin every kQueries tokens, and their rows are numbered from its first one.
+template <class F>
+void for_blocks_of_documents(const std::int32_t* begins, Index seq_len, Block tokens, const F& block) {
+  for (Index token = tokens.first; token < tokens.end(); ++token) {
+    const Index begin = begins[token], row = token - begin;
+    if (row % kQueries != 0) continue;
+    Index rows = 1;
+    while (rows < kQueries && token + rows < seq_len && begins[token + rows] == begin) ++rows;
+    block(Document{begin, row + rows}, Block{row, rows});
+  }
+}
+
+/// One task per (sample, head, kQueries tokens). The longest rows come first, so that the threads end together.
 template <class T>
 void forward_heads(const AttentionForward& args) {
   const auto dropout = resolve(args.dropout);
   const Index blocks = query_blocks(args.seq_len), heads = args.batch * args.num_heads;
   parallel_for(blocks * heads, args.qkv.numel(), [&](Index i) {
     const Index first = (blocks - 1 - i / heads) * kQueries, sample = i % heads / args.num_heads;
-    const Head<T> head = head_at<T>(args, dropout, sample, i % args.num_heads);
-    const Index rows = std::min(kQueries, args.seq_len - first);
-    const Index attending = std::clamp(head.length - first, Index{0}, rows);
-    if (attending > 0) forward_queries(args, head, {first, attending});
-    const Index padding = first + attending;
-    zero_rows(args.out.data<T>() + head.out + padding * head.out_token, rows - attending, head, head.out_token);
-    std::fill_n(args.log_sum_exp.data<T>() + head.statistics + padding, rows - attending, T{0});
+    const Index number = i % args.num_heads, rows = std::min(kQueries, args.seq_len - first);
+    if (!args.document_begin) {
+      const Document whole{0, length_of(args, sample)};
+      return forward_rows(args, head_at<T>(args, dropout, sample, whole, number), first, rows);
+    }
+    for_blocks_of_documents(begins_of(args.document_begin, sample, args.seq_len), args.seq_len, {first, rows},
+                            [&](Document document, Block queries) {
+                              forward_queries(args, head_at<T>(args, dropout, sample, document, number), queries);
+                            });
   });
 }
 
-/// dk and dv of one group and dq of its heads. In each head the last block of queries comes first, because it sees
-/// every key. That of the first head writes, the others add.
+/// dk and dv of one group and dq of its heads, of one document. In each head the last block of queries comes first,
+/// because it sees every key. That of the first head writes, the others add.
 template <class T>
 void backward_group(const AttentionBackward& args, const std::optional<ResolvedDropout>& dropout, Index sample,
-                    Index group) {
+                    Document document, Index group) {
   const Index sharing = args.num_heads / kv_heads_of(args);
   for (Index i = 0; i < sharing; ++i) {
-    const Head<T> head = head_at<T>(args, dropout, sample, group * sharing + i);
-    const Index blocks = query_blocks(head.length), padding = args.seq_len - head.length;
+    const Head<T> head = head_at<T>(args, dropout, sample, document, group * sharing + i);
+    const Index blocks = query_blocks(head.length), padding = args.document_begin ? 0 : args.seq_len - head.length;
     for (Index block = blocks - 1; block >= 0; --block) {
       const Index first = block * kQueries, rows = std::min(kQueries, head.length - first);
       backward_queries(args, head, {first, rows}, i == 0 && block == blocks - 1 ? Sum::begun : Sum::continued);
@@ -240,13 +292,26 @@ void backward_group(const AttentionBackward& args, const std::optional<ResolvedD
   }
 }
 
+/// Calls each(document) for the documents of a sample, the last one first.
+template <class Args, class F>
+void for_documents(const Args& args, Index sample, const F& each) {
+  if (!args.document_begin) return each(Document{0, length_of(args, sample)});
+  const std::int32_t* begins = begins_of(args.document_begin, sample, args.seq_len);
+  for (Index end = args.seq_len; end > 0; end = begins[end - 1]) {
+    const Index begin = begins[end - 1];
+    each(Document{begin, end - begin});
+  }
+}
+
 /// One task per (sample, group), so that the sums over queries and over heads keep one order.
 template <class T>
 void backward_heads(const AttentionBackward& args) {
   const auto dropout = resolve(args.dropout);
   const Index groups = kv_heads_of(args);
-  parallel_for(args.batch * groups, args.qkv.numel(),
-               [&](Index i) { backward_group<T>(args, dropout, i / groups, i % groups); });
+  parallel_for(args.batch * groups, args.qkv.numel(), [&](Index i) {
+    for_documents(args, i / groups,
+                  [&](Document document) { backward_group<T>(args, dropout, i / groups, document, i % groups); });
+  });
 }
 
 /// Allocates f32 tensors from the scratch, one after the other.
@@ -283,6 +348,7 @@ Index attention_backward_scratch_bytes(const AttentionBackward& args) {
 }
 
 void attention_forward(const AttentionForward& args, const Tensor& scratch) {
+  check_begins(args);
   dispatch_float(args.qkv.dtype(), "attention_forward", [&]<class T>() {
     if constexpr (std::is_same_v<T, Arithmetic<T>>) {
       forward_heads<T>(args);
@@ -298,6 +364,7 @@ void attention_forward(const AttentionForward& args, const Tensor& scratch) {
 }
 
 void attention_backward(const AttentionBackward& args, const Tensor& scratch) {
+  check_begins(args);
   dispatch_float(args.qkv.dtype(), "attention_backward", [&]<class T>() {
     if constexpr (std::is_same_v<T, Arithmetic<T>>) {
       backward_heads<T>(args);

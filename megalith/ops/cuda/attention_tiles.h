@@ -33,9 +33,10 @@ constexpr int row_blocks(int seq_len) { return (seq_len + kRows - 1) / kRows; }
 
 enum class Dropping : bool { off, on };
 
-/// Plain: causal, every sample full, every head with keys of its own. General: whatever ops/attention.h allows. Plain
-/// kernels are instantiated apart, and have no instruction for the rest.
-enum class Form : bool { plain, general };
+/// Plain: causal, every sample full, every head with keys of its own. Documents: causal within the documents of full
+/// samples. General: whatever else ops/attention.h allows. Each is instantiated apart, without an instruction for the
+/// others.
+enum class Form : std::uint8_t { plain, general, documents };
 
 /// The arguments that every kernel gets about the call, by value.
 struct AttentionCall {
@@ -56,9 +57,12 @@ struct AttentionCall {
   int sharing;  // A / G, heads of a group
   QkvOrder order;
   const std::int32_t* lengths;  // [B], or null
+  // The form of documents. It has groups of heads, too.
+  const std::int32_t* document_begin;  // [B*S]
 };
 
 inline Form form_of(const AttentionShape& shape) {
+  if (shape.documents == DocumentMask::given) return Form::documents;
   const bool is_plain = shape.mask == AttentionMask::causal && kv_heads_of(shape) == shape.num_heads &&
                         shape.lengths == SampleLengths::equal && shape.order == QkvOrder::groups;
   return is_plain ? Form::plain : Form::general;
@@ -71,27 +75,29 @@ AttentionCall call_of(const Args& args, bool vectors) {
   const Index head_dim = args.out.dim(1) / args.num_heads, heads = args.batch * args.num_heads;
   const Index head_bytes = 2 * args.seq_len * head_dim * size_of(args.out.dtype());
   const bool drops = args.dropout.probability > 0;
-  return {.seq_len = static_cast<int>(args.seq_len),
-          .num_heads = static_cast<int>(args.num_heads),
-          .head_dim = static_cast<int>(head_dim),
-          .heads = static_cast<int>(heads),
-          .concurrent_heads = static_cast<int>(std::clamp(kCachedBytes / head_bytes, Index{1}, heads)),
-          .qkv_stride = args.qkv.dim(1),
-          .out_stride = args.out.dim(1),
-          .vectors = vectors,
-          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))),
-          .seed = args.dropout.seed,
-          .site = args.dropout.site,
-          .threshold = dropout_threshold(args.dropout.probability),
-          .kept_scale = static_cast<float>(1.0 / (1.0 - args.dropout.probability)),
-          .first_sample = args.dropout.first_row / args.seq_len,
-          .first_head = args.first_head,
-          .num_global_heads = args.num_global_heads,
-          .step_state = drops ? static_cast<const StepState*>(args.dropout.step_state.raw()) : nullptr,
-          .mask = args.mask,
-          .sharing = static_cast<int>(args.num_heads / kv_heads_of(args)),
-          .order = args.order,
-          .lengths = args.lengths ? static_cast<const std::int32_t*>(args.lengths.raw()) : nullptr};
+  return {
+      .seq_len = static_cast<int>(args.seq_len),
+      .num_heads = static_cast<int>(args.num_heads),
+      .head_dim = static_cast<int>(head_dim),
+      .heads = static_cast<int>(heads),
+      .concurrent_heads = static_cast<int>(std::clamp(kCachedBytes / head_bytes, Index{1}, heads)),
+      .qkv_stride = args.qkv.dim(1),
+      .out_stride = args.out.dim(1),
+      .vectors = vectors,
+      .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))),
+      .seed = args.dropout.seed,
+      .site = args.dropout.site,
+      .threshold = dropout_threshold(args.dropout.probability),
+      .kept_scale = static_cast<float>(1.0 / (1.0 - args.dropout.probability)),
+      .first_sample = args.dropout.first_row / args.seq_len,
+      .first_head = args.first_head,
+      .num_global_heads = args.num_global_heads,
+      .step_state = drops ? static_cast<const StepState*>(args.dropout.step_state.raw()) : nullptr,
+      .mask = args.mask,
+      .sharing = static_cast<int>(args.num_heads / kv_heads_of(args)),
+      .order = args.order,
+      .lengths = args.lengths ? static_cast<const std::int32_t*>(args.lengths.raw()) : nullptr,
+      .document_begin = args.document_begin ? static_cast<const std::int32_t*>(args.document_begin.raw()) : nullptr};
 }
 
 /// Whether tensors of rows of head_dim elements can be read and written by 16 bytes.
@@ -175,8 +181,15 @@ struct HeadRows {
 /// Tokens of a head's sample that are not padding.
 template <Form kForm>
 __device__ int length_of(const AttentionCall& call, int head) {
-  if constexpr (kForm == Form::plain) return call.seq_len;
+  if constexpr (kForm != Form::general) return call.seq_len;
   return call.lengths == nullptr ? call.seq_len : min(max(call.lengths[head / call.num_heads], 0), call.seq_len);
+}
+
+/// The first token of the document of a token of a head's sample. A number that is none does not leave the sample.
+__device__ inline int document_begin_of(const AttentionCall& call, int head, int token) {
+  const int row = min(token, call.seq_len - 1);
+  const int begin = call.document_begin[static_cast<Index>(head / call.num_heads) * call.seq_len + row];
+  return min(max(begin, 0), row);
 }
 
 /// Heads of a group.
@@ -407,6 +420,9 @@ struct SeenKeys {
     end = is_causal ? min(first_query + kRows, length) : length;
     end_of_all = kForm == Form::plain ? warp_query + 1 : is_causal ? min(warp_query + 1, length) : length;
   }
+  __device__ int first_tile() const { return 0; }
+  /// Whether no query of the warp sees a key of a tile before `end_of_tile`.
+  __device__ bool none_before(int /*end_of_tile*/) const { return false; }
   /// Whether no query of the warp sees a key from first_key on.
   __device__ bool none_from(int first_key, int warp_query) const {
     return is_causal && first_key >= warp_query + kWarpRows;
@@ -422,6 +438,47 @@ struct SeenKeys {
     });
   }
 };
+
+/// Of documents: the keys from the begin of a query's document to the query. Begins grow with the queries.
+template <>
+struct SeenKeys<Form::documents> {
+  int begin;                          // the first key that a query of the block sees
+  int end, end_of_all;                // as above
+  int begin_of_first, begin_of_last;  // of the warp's queries
+  int begin_of[2];                    // of the lane's rows
+
+  __device__ SeenKeys(const AttentionCall& call, int head, int first_query, int warp_query, const QueryLane& lane)
+      : begin(document_begin_of(call, head, first_query)),
+        end(min(first_query + kRows, call.seq_len)),
+        end_of_all(warp_query + 1),
+        begin_of_first(document_begin_of(call, head, warp_query)),
+        begin_of_last(document_begin_of(call, head, warp_query + kWarpRows - 1)),
+        begin_of{document_begin_of(call, head, lane.row[0]), document_begin_of(call, head, lane.row[1])} {}
+  /// Words of dropout are drawn for four keys at once.
+  __device__ int first_tile() const { return begin / 4 * 4; }
+  __device__ bool none_before(int end_of_tile) const { return end_of_tile <= begin_of_first; }
+  __device__ bool none_from(int first_key, int warp_query) const { return first_key >= warp_query + kWarpRows; }
+  template <int kKeys>
+  __device__ void mask(Fragment<kKeys>& scores, const QueryLane& lane, int first_key) const {
+    if (first_key >= begin_of_last && first_key + kKeys <= end_of_all) return;
+    for_each_element(scores, [&](int t, int i, float& score) {
+      const int key = first_key + t / 2 * 16 + lane.four_keys + t % 2 * 2 + i % 2;
+      if (key < begin_of[i / 2] || key > lane.row[i / 2]) score = -INFINITY;
+    });
+  }
+};
+
+/// The keys that the queries of a warp see in a head of `length` tokens that are not padding.
+template <Form kForm>
+__device__ SeenKeys<kForm> seen_keys(const AttentionCall& call, int head, int length, int first_query,
+                                     const QueryLane& lane) {
+  const int warp_query = first_query + warp_index() * kWarpRows;
+  if constexpr (kForm == Form::documents) {
+    return {call, head, first_query, warp_query, lane};
+  } else {
+    return {call, length, first_query, warp_query};
+  }
+}
 
 /// Which elements of such a fragment dropout keeps: bit kept_bit(t, i) for tile[t][i]. They are drawn in a loop that is
 /// not unrolled, before the scores take their registers.

@@ -34,6 +34,7 @@ template <class T>
 struct BackwardTensors {
   const T *dout, *qkv;
   const float *log_sum_exp, *delta;
+  const std::int32_t* document_end;  // [B*S], of documents
   T* dqkv;
 };
 
@@ -73,6 +74,22 @@ __global__ void __launch_bounds__(kThreads)
   for (int step = 1; step < kDeltaLanes; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
   if (!inside || lane != 0) return;
   delta[(sample * call.num_heads + row % call.num_heads) * call.seq_len + token % call.seq_len] = sum;
+}
+
+/// document_end [B*S]: after the last token of a token's document. A thread takes a token, and searches among the
+/// begins, which grow: log2(S) reads of 4 bytes, most of them from the cache.
+__global__ void __launch_bounds__(kThreads)
+    document_end_kernel(const std::int32_t* document_begin, int seq_len, Index tokens, std::int32_t* document_end) {
+  const Index token = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
+  if (token >= tokens) return;
+  const std::int32_t* begins = document_begin + token / seq_len * seq_len;
+  const int row = static_cast<int>(token % seq_len);
+  int in_document = row, outside = seq_len;  // the last row known to be in it, the first known not to be
+  while (outside - in_document > 1) {
+    const int middle = (in_document + outside) / 2;
+    (begins[middle] <= row ? in_document : outside) = middle;
+  }
+  document_end[token] = outside;
 }
 
 /// The factors that turn scores into gradients.
@@ -121,6 +138,60 @@ __device__ void mask_past(Fragment<kQueries>& scores, const KeyLane& lane, int f
   });
 }
 
+/// Which queries the keys of a block, of a warp and of a lane are seen by.
+template <Form kForm>
+struct SeeingQueries {
+  int begin, end;  // of a block
+  bool sees_all;
+
+  __device__ SeeingQueries(const AttentionCall& call, const std::int32_t* /*document_end*/, int /*sample*/,
+                           int first_key, const KeyLane& /*lane*/, int length)
+      : begin(first_query_of<kForm>(call, first_key)),
+        end(length),
+        sees_all(kForm == Form::general && call.mask == AttentionMask::full) {}
+  /// Whether the warp's keys, which begin at warp_key, are seen by no query of a tile.
+  __device__ bool none_in(int /*first_query*/, int end_of_tile, int warp_key) const {
+    return !sees_all && end_of_tile <= warp_key;
+  }
+  /// Scores of queries that do not see their key become -inf.
+  template <int kQueries>
+  __device__ void mask(Fragment<kQueries>& scores, const KeyLane& lane, int first_query, int warp_key) const {
+    if (!sees_all && first_query < warp_key + kWarpRows - 1) mask_past(scores, lane, first_query);
+  }
+};
+
+/// Of documents: a key is seen from itself to the end of its document.
+template <>
+struct SeeingQueries<Form::documents> {
+  int begin, end;
+  int end_of_first, end_of_last;  // for the warp's keys
+  int end_of[2];                  // for the lane's keys
+
+  __device__ SeeingQueries(const AttentionCall& call, const std::int32_t* document_end, int sample, int first_key,
+                           const KeyLane& lane, int /*length*/)
+      : begin(first_key) {
+    const std::int32_t* ends = document_end + static_cast<Index>(sample) * call.seq_len;
+    const auto end_at = [&](int key) { return ends[min(key, call.seq_len - 1)]; };
+    end = end_at(first_key + kRows - 1);
+    const int warp_key = first_key + warp_index() * kWarpRows;
+    end_of_first = end_at(warp_key);
+    end_of_last = end_at(warp_key + kWarpRows - 1);
+    end_of[0] = end_at(lane.row[0]);
+    end_of[1] = end_at(lane.row[1]);
+  }
+  __device__ bool none_in(int first_query, int end_of_tile, int warp_key) const {
+    return end_of_tile <= warp_key || first_query >= end_of_last;
+  }
+  template <int kQueries>
+  __device__ void mask(Fragment<kQueries>& scores, const KeyLane& lane, int first_query, int warp_key) const {
+    if (first_query >= warp_key + kWarpRows - 1 && first_query + kQueries <= end_of_first) return;
+    for_each_element(scores, [&](int t, int i, float& score) {
+      const int query = first_query + 8 * t + lane.two_queries + i % 2;
+      if (lane.row[i / 2] > query || query >= end_of[i / 2]) score = -INFINITY;
+    });
+  }
+};
+
 /// Which elements dropout keeps: bits[e] for the query two_queries + e of every 8, bit 4 t + 2 half for tile[t] and
 /// row[half]. A lane draws the four keys of one of its two queries, lane ^ 4 those of the other, and they swap.
 struct KeptPairs {
@@ -161,7 +232,8 @@ struct HeadOfGroup {
 };
 
 /// A block computes dk and dv of 64 keys of one group (for D > 128, half of their columns), a warp 16 of them. It goes
-/// over the heads of the group and the tiles of queries from the diagonal on, or all. It computes transposed, so that
+/// over the heads of the group and the tiles of queries from the diagonal on, to the end of the last key's document, or
+/// over all. It computes transposed, so that
 /// P^T and dS^T come out as the left sides of the next products. Under the causal mask it reads k, v once. It reads q,
 /// dout, log_sum_exp, delta of (S + kRows) / 2 queries per head and block on average, almost all from the L2 cache. It
 /// writes dk, dv once. Random words: one Philox block for 4 scores. Longer than a function should be: its sums stay in
@@ -203,21 +275,21 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
     __pipeline_commit();
   };
   const auto keys_of = [&](Part part) { return qkv_rows<kForm>(call, tensors.qkv, first_head, part, length); };
-  const int begin = first_query_of<kForm>(call, first_key);
+  const SeeingQueries<kForm> seeing(call, tensors.document_end, first_head / call.num_heads, first_key, lane, length);
+  const int begin = seeing.begin;
   load_tile<kRows, kDim, RowOrder::interleaved>(k_tile, keys_of(Part::k), first_key);
   load_tile<kRows, kDim, RowOrder::interleaved>(v_tile, keys_of(Part::v), first_key);
   load_queries(begin, 0);
 
   const T *k_rows = k_tile + warp_index() * kWarpRows * kStride, *v_rows = k_rows + Tiles::kKept;
   const Factors factors = factors_of(call);
-  const bool sees_all = kForm == Form::general && call.mask == AttentionMask::full;
   Fragment<Tiles::kColumns> dk{}, dv{};  // [16, D], without scale and kept_scale
   const auto add_head = [&] {
-    for (int first_query = begin, stage = 0; first_query < length; first_query += kQueries, stage ^= 1) {
+    for (int first_query = begin, stage = 0; first_query < seeing.end; first_query += kQueries, stage ^= 1) {
       __pipeline_wait_prior(0);
       __syncthreads();  // this stage has arrived, and all warps have finished the other
-      if (first_query + kQueries < length) load_queries(first_query + kQueries, stage ^ 1);
-      if (!sees_all && first_query + kQueries <= warp_key) continue;
+      if (first_query + kQueries < seeing.end) load_queries(first_query + kQueries, stage ^ 1);
+      if (seeing.none_in(first_query, first_query + kQueries, warp_key)) continue;
       KeptPairs kept_pairs{};
       if constexpr (kDropping == Dropping::on) kept_pairs = draw_kept_pairs<kQueries>(head.kept, lane, first_query);
       const T *q_tile = stages + stage * 2 * kTile, *dout_tile = q_tile + kTile;
@@ -225,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
       Fragment<kQueries> scores{}, dprobs{};
       Products::template add_transposed<kDim>(scores, k_rows, q_tile);
       Products::template add_transposed<kDim>(dprobs, v_rows, dout_tile);
-      if (!sees_all && first_query < warp_key + kWarpRows - 1) mask_past(scores, lane, first_query);
+      seeing.mask(scores, lane, first_query, warp_key);
       // A query past the end has q, dout, log_sum_exp and delta 0. So P = 1 and dS = 0: it adds nothing.
       for_each_element(scores, [&](int t, int i, float& score) {
         const int column = 8 * t + i % 2;
@@ -285,7 +357,8 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlock
   T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
   load_tile<kRows, kDim, RowOrder::plain>(q_tile, rows_of(Part::q), first_query);
   load_tile<kRows, kDim, RowOrder::plain>(dout_tile, out_rows(call, tensors.dout, work.head, length), first_query);
-  load_stage<kKeys, kDim, RowOrder::interleaved>(stages, k, v, 0);
+  const SeenKeys<kForm> seen = seen_keys<kForm>(call, work.head, length, first_query, lane);
+  load_stage<kKeys, kDim, RowOrder::interleaved>(stages, k, v, seen.first_tile());
   __pipeline_commit();
 
   float2 lse_and_delta[2];
@@ -298,15 +371,14 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlock
   const T *q_rows = q_tile + warp_index() * kWarpRows * kStride, *dout_rows = q_rows + Tiles::kKept;
   const Factors factors = factors_of(call);
   Fragment<kDim> dq{};  // [16, D], without scale
-  const SeenKeys<kForm> seen(call, length, first_query, warp_query);
-  for (int first_key = 0, stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
+  for (int first_key = seen.first_tile(), stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
     __pipeline_wait_prior(0);
     __syncthreads();  // this stage has arrived, and all warps have finished the other
     if (first_key + kKeys < seen.end) {
       load_stage<kKeys, kDim, RowOrder::interleaved>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
       __pipeline_commit();
     }
-    if (seen.none_from(first_key, warp_query)) continue;
+    if (seen.none_from(first_key, warp_query) || seen.none_before(first_key + kKeys)) continue;
     std::uint32_t kept_bits = 0;
     if constexpr (kDropping == Dropping::on) kept_bits = draw_kept<kKeys>(kept, lane, first_key);
     const T *k_tile = stages + stage * 2 * kTile, *v_tile = k_tile + kTile;
@@ -339,8 +411,14 @@ Kernels<T> kernels_in(const AttentionShape& shape) {
 }
 template <class T, int kDim>
 Kernels<T> kernels_of(const AttentionShape& shape) {
-  return form_of(shape) == Form::plain ? kernels_in<T, kDim, Form::plain>(shape)
-                                       : kernels_in<T, kDim, Form::general>(shape);
+  switch (form_of(shape)) {
+    case Form::plain:
+      return kernels_in<T, kDim, Form::plain>(shape);
+    case Form::documents:
+      return kernels_in<T, kDim, Form::documents>(shape);
+    default:
+      return kernels_in<T, kDim, Form::general>(shape);
+  }
 }
 
 }  // namespace
@@ -373,10 +451,18 @@ void tiled_attention_backward(Stream stream, const AttentionBackward& args, cons
         call, static_cast<const T*>(args.out.raw()), dout, delta);
     megalith::cuda::check(cudaGetLastError());
 
+    auto* document_end = reinterpret_cast<std::int32_t*>(delta + delta_rows);
+    if (args.document_begin) {
+      const Index tokens = args.batch * args.seq_len;
+      document_end_kernel<<<static_cast<unsigned>(ceil_div(tokens, kThreads)), kThreads, 0,
+                            megalith::cuda::native(stream)>>>(call.document_begin, call.seq_len, tokens, document_end);
+      megalith::cuda::check(cudaGetLastError());
+    }
     const BackwardTensors<T> tensors{.dout = dout,
                                      .qkv = static_cast<const T*>(args.qkv.raw()),
                                      .log_sum_exp = static_cast<const float*>(args.log_sum_exp.raw()),
                                      .delta = delta,
+                                     .document_end = document_end,
                                      .dqkv = static_cast<T*>(args.dqkv.raw())};
     const Kernels<T> kernels = kernels_of<T, kDim>(shape);
     AttentionCall of_groups = call;

@@ -30,8 +30,9 @@ __device__ float sum_over_row(float of_lane) {
 }
 
 /// Replaces scores by their weights 2^(scale_log2 score - max). correction receives the factors on the earlier sums.
-/// Every row has seen a key by then (keys come in order), so max is finite.
-template <int kKeys>
+/// Every row has seen a key by then (keys come in order), so max is finite. With documents a block of rows begins at
+/// the keys of the first one, before which others have none: their weights and sums stay 0.
+template <Form kForm, int kKeys>
 __device__ void add_to_softmax(Fragment<kKeys>& scores, float scale_log2, SoftmaxRows& rows, float (&correction)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -41,27 +42,29 @@ __device__ void add_to_softmax(Fragment<kKeys>& scores, float scale_log2, Softma
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));  // the four lanes of a row
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
     const float max = fmaxf(rows.max[half], most * scale_log2);
+    const float subtracted = kForm == Form::documents && max == -INFINITY ? 0 : max;
     float sum = 0;
 #pragma unroll
     for (auto& tile : scores.tile) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& x = tile[2 * half + e];
-        x = exp2_flushed(fmaf(x, scale_log2, -max));
+        x = exp2_flushed(fmaf(x, scale_log2, -subtracted));
         sum += x;
       }
     }
-    correction[half] = exp2_flushed(rows.max[half] - max);
+    correction[half] = exp2_flushed(rows.max[half] - subtracted);
     rows.sum[half] = fmaf(rows.sum[half], correction[half], sum);
     rows.max[half] = max;
   }
 }
 
 /// A block computes out and log_sum_exp of 64 queries of one head, a warp 16 of them. It goes over the tiles of keys
-/// that they see: up to the diagonal, or all. Under the causal mask it reads q once, and k, v of (S + kRows) / 2 keys
-/// per block on average. These are B A S / 64 * (S + 64) / 2 * 2 D elements, almost all from the L2 cache. It writes
-/// out and log_sum_exp once. Random words: one Philox block for 4 scores. B32 H12 S1024 D64 on an H200: 252 us, with
-/// dropout 600 (cuDNN 173 without). That is 29 and 12 % of a large product's FLOP/s.
+/// that they see: up to the diagonal, or all; with documents from the begin of the first query's. Under the causal mask
+/// it reads q once, and k, v of (S + kRows) / 2 keys per block on average. These are B A S / 64 * (S + 64) / 2 * 2 D
+/// elements, almost all from the L2 cache. It writes out and log_sum_exp once. Random words: one Philox block for 4
+/// scores. B32 H12 S1024 D64 on an H200: 252 us, with dropout 600 (cuDNN 173 without). That is 29 and 12 % of a large
+/// product's FLOP/s.
 template <class T, int kDim, Dropping kDropping, Form kForm>
 __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
     forward_kernel(AttentionCall call, const T* qkv, T* out, float* log_sum_exp) {
@@ -91,21 +94,21 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
   T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
   const T* q_rows = q_tile + warp_index() * kWarpRows * Tiles::kStride;
   load_tile<kRows, kDim, RowOrder::plain>(q_tile, rows_of(Part::q), first_query);
-  load_stage<kKeys, kDim, RowOrder::interleaved>(stages, k, v, 0);
+  const SeenKeys<kForm> seen = seen_keys<kForm>(call, work.head, length, first_query, lane);
+  load_stage<kKeys, kDim, RowOrder::interleaved>(stages, k, v, seen.first_tile());
   __pipeline_commit();
 
   const float scale_log2 = call.scale * kLog2E;
   SoftmaxRows softmax;
   Fragment<kDim> sums{};  // [16, D]: weights times v so far
-  const SeenKeys<kForm> seen(call, length, first_query, warp_query);
-  for (int first_key = 0, stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
+  for (int first_key = seen.first_tile(), stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
     __pipeline_wait_prior(0);
     __syncthreads();  // this stage has arrived, and all warps have finished the other
     if (first_key + kKeys < seen.end) {
       load_stage<kKeys, kDim, RowOrder::interleaved>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
       __pipeline_commit();
     }
-    if (seen.none_from(first_key, warp_query)) continue;
+    if (seen.none_from(first_key, warp_query) || seen.none_before(first_key + kKeys)) continue;
     const T *k_tile = stages + stage * 2 * kTile, *v_tile = k_tile + kTile;
     std::uint32_t kept_bits = 0;
     if constexpr (kDropping == Dropping::on) kept_bits = draw_kept<kKeys>(kept, lane, first_key);
@@ -113,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
     Products::template add_transposed<kDim>(scores, q_rows, k_tile);
     seen.mask(scores, lane, first_key);
     float correction[2];
-    add_to_softmax(scores, scale_log2, softmax, correction);
+    add_to_softmax<kForm>(scores, scale_log2, softmax, correction);
     for_each_element(sums, [&](int /*t*/, int i, float& sum) { sum *= correction[i / 2]; });
     if constexpr (kDropping == Dropping::on) {
       for_each_element(scores, [&](int t, int i, float& weight) {
@@ -144,8 +147,14 @@ auto kernel_in(const AttentionShape& shape) {
 }
 template <class T, int kDim>
 auto kernel_of(const AttentionShape& shape) {
-  return form_of(shape) == Form::plain ? kernel_in<T, kDim, Form::plain>(shape)
-                                       : kernel_in<T, kDim, Form::general>(shape);
+  switch (form_of(shape)) {
+    case Form::plain:
+      return kernel_in<T, kDim, Form::plain>(shape);
+    case Form::documents:
+      return kernel_in<T, kDim, Form::documents>(shape);
+    default:
+      return kernel_in<T, kDim, Form::general>(shape);
+  }
 }
 
 }  // namespace
