@@ -80,6 +80,7 @@ bool InferenceModel::has_results_of(nn::ResultOf of) const {
 model::BatchLayout InferenceModel::layout(const PassShape& shape) const {
   model::BatchShape sizes = model::batch_shape(config_.model, batch(shape), shape.tokens);
   sizes.masked = shape.rows;
+  sizes.documents = ops::DocumentMask::none;  // a window is one
   const bool of_samples = has_results_of(nn::ResultOf::sample);
   sizes.sequences = 1;
   sizes.has_targets = true;

@@ -34,7 +34,7 @@ Index BatchShape::elements(InputShape shape) const {
 }
 
 BatchShape batch_shape(const ModelConfig& model, Index samples, Index seq_len) {
-  BatchShape shape{.samples = samples, .seq_len = seq_len, .lengths = model.lengths};
+  BatchShape shape{.samples = samples, .seq_len = seq_len, .lengths = model.lengths, .documents = model.documents};
   if (!model.is_bert()) return shape;
   shape.types = model.token_types;
   if (model.task) {

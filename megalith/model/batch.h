@@ -23,6 +23,8 @@ struct Batch {
   std::span<std::int32_t> tokens;        ///< [B S] ids
   std::span<std::int32_t> targets;       ///< [B S] ids, or kNoTarget; of masked language models [B P]
   std::span<std::int32_t> lengths = {};  ///< [B] tokens of each sample, from its first; the others are padding
+  /// [B S] the first token of each token's document within its sample, and the token's number in its document.
+  std::span<std::int32_t> document_begin = {}, positions = {};
   // For encoders. fill_rows() writes rows and row_of.
   std::span<std::int32_t> types = {};   ///< [B S] type of each token
   std::span<std::int32_t> rows = {};    ///< [B P], then [B] if heads read first tokens: nn::HeadInputs::rows
@@ -31,7 +33,8 @@ struct Batch {
 };
 /// The same in device memory. Undefined where the model does not have an input.
 struct BatchTensors {
-  Tensor tokens, targets, lengths = {}, types = {}, rows = {}, row_of = {}, labels = {};
+  Tensor tokens, targets, lengths = {}, document_begin = {}, positions = {}, types = {}, rows = {}, row_of = {},
+                          labels = {};
 };
 
 /// The shape of an input of B sequences of S tokens, of which P may be masked.
@@ -60,6 +63,7 @@ struct BatchShape {
   Index types = 0;   ///< of tokens; 0: no input of types
   Index labels = 0;  ///< of a sample
   FirstTokens first_tokens = FirstTokens::unread;
+  ops::DocumentMask documents = ops::DocumentMask::none;
 
   Index tokens() const { return samples * sequences * seq_len; }
   Index elements(InputShape shape) const;
@@ -84,6 +88,9 @@ struct BatchInput {
 inline constexpr auto kReadsRows = [](const BatchShape& batch) {
   return batch.masked > 0 || batch.first_tokens == FirstTokens::read;
 };
+inline constexpr auto kHasDocuments = [](const BatchShape& batch) {
+  return batch.documents == ops::DocumentMask::given;
+};
 inline constexpr std::array kBatchInputs{
     BatchInput{.name = "lengths",
                .shape = InputShape::per_sequence,
@@ -91,6 +98,16 @@ inline constexpr std::array kBatchInputs{
                .host = &Batch::lengths,
                .device = &BatchTensors::lengths,
                .is_in = [](const BatchShape& batch) { return batch.lengths == ops::SampleLengths::given; }},
+    BatchInput{.name = "document_begin",
+               .needed_by = NeededBy::all_chunks,
+               .host = &Batch::document_begin,
+               .device = &BatchTensors::document_begin,
+               .is_in = kHasDocuments},
+    BatchInput{.name = "positions",
+               .needed_by = NeededBy::all_chunks,
+               .host = &Batch::positions,
+               .device = &BatchTensors::positions,
+               .is_in = kHasDocuments},
     BatchInput{.name = "tokens", .host = &Batch::tokens, .device = &BatchTensors::tokens},
     BatchInput{.name = "targets",
                .shape = InputShape::per_target,

@@ -47,6 +47,8 @@ struct ModelConfig {
   std::optional<nn::TaskHeadSpec> task = {};  ///< fine-tuned: its form; dropout follows from `dropout`
   nn::MoeConfig moe = {};                     ///< section [moe]
   ops::SampleLengths lengths = ops::SampleLengths::equal;  ///< given: batches have the input `lengths`
+  /// given: training and its evaluations have batches with the inputs `document_begin` and `positions`.
+  ops::DocumentMask documents = ops::DocumentMask::none;
 
   Index kv_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
   Index head_width() const { return head_dim == 0 ? hidden_size / num_heads : head_dim; }

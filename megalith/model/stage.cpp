@@ -318,6 +318,8 @@ Chunk::Inputs Stage::inputs(const ActivationSlot& slot, const Pass& pass) const 
   nn::Microbatch microbatch = memory_.microbatch(pass);
   microbatch.step_state = slot.step_state;
   microbatch.lengths = slot.batch.lengths;
+  microbatch.document_begin = slot.batch.document_begin;
+  microbatch.positions = slot.batch.positions;
   const Tensor numbers = pass.mode == nn::Mode::evaluate ? numbers_of(slot.microbatch) : Tensor();
   return {std::move(microbatch), slot.batch, loss_sums_, {}, slot.label_state, numbers};
 }

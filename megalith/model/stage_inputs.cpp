@@ -102,8 +102,9 @@ void Stage::set_step_state(Exec& ex, int chunk, int microbatch, int slot_index) 
   } else {
     ex.run({.name = "set_step_state",
             .reads = {},
-            .writes = {place.batch.lengths, place.batch.tokens, place.batch.targets, place.batch.types,
-                       place.batch.rows, place.batch.row_of, place.batch.labels, place.label_state, place.step_state}},
+            .writes = {place.batch.lengths, place.batch.document_begin, place.batch.positions, place.batch.tokens,
+                       place.batch.targets, place.batch.types, place.batch.rows, place.batch.row_of, place.batch.labels,
+                       place.label_state, place.step_state}},
            [&](Exec&, Stream) {
              staging_.upload(ex, static_cast<std::byte*>(place.step_state.raw()), bytes, [&](std::byte* host) {
                LossCounts elsewhere{};

@@ -36,7 +36,7 @@ struct SubBatch {
 
 inline constexpr SubBatch kWholeMicrobatch{};
 
-/// What a row attends to: the rows before it in its sample, or what a KvCache holds of its sequence.
+/// What a row attends to: the rows before it in its document, or what a KvCache holds of its sequence.
 enum class Past : std::uint8_t { none, cached };
 
 /// What every layer must know about its microbatch. T = batch * seq_len tokens.
@@ -53,9 +53,13 @@ struct Microbatch {
   RowExchange exchange = RowExchange::at_once;
   SubBatch sub_batch = {};  ///< forward only
   Tensor lengths = {};      ///< [B] i32, tokens of each sample; undefined: all have seq_len
-  Tensor rope_table = {};   ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k
+  /// [T] i32, the first token of each token's document within its sample, before which it attends to none
+  /// (ops/attention.h); undefined: a sample is one document.
+  Tensor document_begin = {};
+  Tensor rope_table = {};  ///< ops::rope_table of positions [0, seq_len); where layers rotate q and k
 
-  /// Decoding: where every row stands in its sequence, [T] i32 on the device. Sublayers that took a KvCache add to it.
+  /// Where every row stands in its document or, when decoding, in its sequence, [T] i32 on the device; undefined: in
+  /// its sample. Sublayers that took a KvCache add to it.
   Tensor positions = {};
   Past past = Past::none;
 

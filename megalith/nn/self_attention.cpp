@@ -74,6 +74,7 @@ void SelfAttention::local_work(Exec& ex, const Microbatch& microbatch, Attention
 void SelfAttention::rotate(Exec& ex, const Microbatch& microbatch, const AttentionState& saved, const Tensor& qkv,
                            ops::RopeDirection direction) const {
   if (position_ != PositionKind::rope) return;
+  const Tensor& positions = microbatch.positions;
   ops::rope(ex, {.qkv = qkv,
                  .table = microbatch.rope_table,
                  .num_heads = heads_,
@@ -81,28 +82,29 @@ void SelfAttention::rotate(Exec& ex, const Microbatch& microbatch, const Attenti
                  .seq_len = microbatch.seq_len,
                  .first_row = microbatch.first_row(),
                  .direction = direction,
-                 .positions = microbatch.positions,
+                 .positions = positions ? microbatch.sub_batch.of(positions) : Tensor(),
                  .attended = order(ex, microbatch, saved)});
 }
 
 // It follows from the whole microbatch, so that the passes of its parts and backward agree.
 ops::QkvOrder SelfAttention::order(const Exec& ex, const Microbatch& microbatch, const AttentionState& saved) const {
   if (position_ != PositionKind::rope || saved.cache.keys) return ops::QkvOrder::groups;
-  return ops::attended_order(ex.device(),
-                             {.dtype = read_qkv(saved).dtype(),
-                              .batch = microbatch.batch,
-                              .seq_len = microbatch.seq_len,
-                              .num_heads = heads_,
-                              .head_dim = head_dim_,
-                              .dropout = dropout_.in(microbatch).probability,
-                              .mask = mask_,
-                              .num_kv_heads = kv_heads_,
-                              .lengths = microbatch.lengths ? ops::SampleLengths::given : ops::SampleLengths::equal});
+  return ops::attended_order(
+      ex.device(), {.dtype = read_qkv(saved).dtype(),
+                    .batch = microbatch.batch,
+                    .seq_len = microbatch.seq_len,
+                    .num_heads = heads_,
+                    .head_dim = head_dim_,
+                    .dropout = dropout_.in(microbatch).probability,
+                    .mask = mask_,
+                    .num_kv_heads = kv_heads_,
+                    .lengths = microbatch.lengths ? ops::SampleLengths::given : ops::SampleLengths::equal,
+                    .documents = microbatch.document_begin ? ops::DocumentMask::given : ops::DocumentMask::none});
 }
 
 void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, AttentionState& saved) const {
   const SubBatch& sub_batch = microbatch.sub_batch;
-  const Tensor& qkv = read_qkv(saved);
+  const Tensor &qkv = read_qkv(saved), &begins = microbatch.document_begin;
   sub_batch.make(ex, saved.output, {qkv.dim(0), heads_ * head_dim_}, qkv.dtype());
   sub_batch.make(ex, saved.log_sum_exp, {microbatch.batch, heads_, microbatch.seq_len}, statistics_dtype(qkv.dtype()));
   ops::attention_forward(ex, {.qkv = sub_batch.of(qkv),
@@ -117,6 +119,7 @@ void SelfAttention::attend(Exec& ex, const Microbatch& microbatch, AttentionStat
                               .mask = mask_,
                               .num_kv_heads = kv_heads_,
                               .lengths = microbatch.lengths ? sub_batch.of(microbatch.lengths) : Tensor(),
+                              .document_begin = begins ? sub_batch.of(begins) : Tensor(),
                               .order = order(ex, microbatch, saved)});
 }
 
@@ -153,6 +156,7 @@ void SelfAttention::local_work_grad(Exec& ex, const Microbatch& microbatch, Atte
                                .mask = mask_,
                                .num_kv_heads = kv_heads_,
                                .lengths = microbatch.lengths,
+                               .document_begin = microbatch.document_begin,
                                .order = order(ex, microbatch, saved)});
   rotate(ex, microbatch, saved, d_qkv, ops::RopeDirection::backward);
   if (qk_norm_) qk_norm_->backward(ex, saved.qkv, saved.qk_norm, d_qkv);

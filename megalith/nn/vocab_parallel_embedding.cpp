@@ -33,13 +33,16 @@ void VocabParallelEmbedding::forward(Exec& ex, const Microbatch& microbatch, con
                               .y = sums,
                               .first_id = vocab_.first_id,
                               .vocab_size = vocab_.vocab_size});
-  if (parts_.types != nullptr && tp_.group().rank() == 0) add_types(ex, ids.types, sums);
+  if (tp_.group().rank() == 0) {
+    if (parts_.types != nullptr) add_types(ex, ids.types, sums);
+    if (parts_.position != nullptr && microbatch.positions) add_given_positions(ex, microbatch.positions, sums);
+  }
   tp_.from_region(ex, sums, rows, kWholeMicrobatch).wait(ex);
   add_positions(ex, microbatch, parts_.norm ? DropoutSite() : parts_.dropout, rows);
   if (!parts_.norm) return;
   saved.out = y;
   parts_.norm->forward(ex, rows, saved);
-  if (!microbatch.positions) drop_out(ex, microbatch, parts_.dropout, y);
+  drop_out(ex, microbatch, parts_.dropout, y);
 }
 
 void VocabParallelEmbedding::add_types(Exec& ex, const Tensor& types, const Tensor& sums) const {
@@ -56,17 +59,23 @@ void VocabParallelEmbedding::types_backward(Exec& ex, const Tensor& types, const
   ops::embedding_backward(ex, {.ids = types, .dy = d_sums, .table_grad = grad});
 }
 
+void VocabParallelEmbedding::add_given_positions(Exec& ex, const Tensor& positions, const Tensor& sums) const {
+  const Tensor& table = parts_.position->value;
+  const Tensor rows = ex.tensor_like(sums);
+  ops::embedding_forward(ex, {.ids = positions, .table = table, .y = rows, .vocab_size = table.dim(0)});
+  ops::add(ex, sums, rows, sums);
+}
+
+void VocabParallelEmbedding::positions_backward(Exec& ex, const Microbatch& microbatch, const Tensor& d_sums) const {
+  const Tensor& grad = parts_.position->grad;
+  if (!microbatch.positions) return ops::position_backward(ex, d_sums, grad.rows(0, microbatch.seq_len));
+  ops::embedding_backward(ex, {.ids = microbatch.positions, .dy = d_sums, .table_grad = grad});
+}
+
 void VocabParallelEmbedding::add_positions(Exec& ex, const Microbatch& microbatch, const DropoutSite& dropout,
                                            const Tensor& y) const {
   const Param* position = parts_.position;
-  if (microbatch.positions) {
-    if (position == nullptr) return;
-    const Tensor rows = ex.tensor_like(y);
-    ops::embedding_forward(
-        ex, {.ids = microbatch.positions, .table = position->value, .y = rows, .vocab_size = position->value.dim(0)});
-    return ops::add(ex, y, rows, y);
-  }
-  if (position == nullptr) return drop_out(ex, microbatch, dropout, y);
+  if (position == nullptr || microbatch.positions) return drop_out(ex, microbatch, dropout, y);
   tp_.for_blocks(microbatch, dropout, [&](const SubBatch& block, const ops::Dropout& in_block) {
     const Tensor rows = block.of(y);  // samples may be shorter than the table
     ops::add_position(
@@ -94,8 +103,7 @@ void VocabParallelEmbedding::backward_weight(Exec& ex, const Microbatch& microba
   TensorParallel::InRegion d_sum = tp_.to_region(ex, d_rows, kWholeMicrobatch);
   d_sum.messages.wait(ex);
   if (parts_.types != nullptr) types_backward(ex, ids.types, d_sum.x);
-  if (parts_.position != nullptr)
-    ops::position_backward(ex, d_sum.x, parts_.position->grad.rows(0, microbatch.seq_len));
+  if (parts_.position != nullptr) positions_backward(ex, microbatch, d_sum.x);
   ops::embedding_backward(
       ex, {.ids = ids.tokens, .dy = d_sum.x, .table_grad = parts_.table.grad, .first_id = vocab_.first_id});
 }

@@ -25,8 +25,8 @@ ParamSpec token_table(std::string name, const VocabShard& vocab, Index hidden_si
 
 /// y = dropout(table[ids] + types[type ids] + position), with a norm before the dropout where there is one: ids [T] i32
 /// -> y [O, H], with O = T or its share outside a region (TensorParallel). The lookup is a region: forward sums partial
-/// rows over tp, of which rank 0's have the types, backward brings their gradient to it, so that all tables' gradients
-/// are of all rows. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+/// rows over tp, of which rank 0's have the types and Microbatch::positions, backward brings their gradient to it, so
+/// that all tables' gradients are of all rows. Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 class VocabParallelEmbedding {
  public:
   /// position: null if positions come into the model elsewhere. types: null without.
@@ -57,8 +57,11 @@ class VocabParallelEmbedding {
   /// Adds the rows of the types to the sums [T, H] of a region.
   void add_types(Exec& ex, const Tensor& types, const Tensor& sums) const;
   void types_backward(Exec& ex, const Tensor& types, const Tensor& d_sums) const;
-  /// Adds the embeddings of Microbatch::positions, in evaluation, or those of all positions with a dropout.
+  /// Adds the embeddings of Microbatch::positions to the sums [T, H] of a region.
+  void add_given_positions(Exec& ex, const Tensor& positions, const Tensor& sums) const;
+  /// Adds those of all positions of a sample, unless positions are given, and drops out.
   void add_positions(Exec& ex, const Microbatch& microbatch, const DropoutSite& dropout, const Tensor& y) const;
+  void positions_backward(Exec& ex, const Microbatch& microbatch, const Tensor& d_sums) const;
   void drop_out(Exec& ex, const Microbatch& microbatch, const DropoutSite& dropout, const Tensor& y) const;
 
   VocabShard vocab_;
