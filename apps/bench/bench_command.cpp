@@ -13,6 +13,7 @@
 #include "megalith/base/philox.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/data/sample_documents.h"
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/engine.h"
 #include "megalith/train/trace_file.h"
@@ -74,7 +75,7 @@ struct Measured {
   std::string unwritten_trace;   ///< why not; empty if it was written or not requested
 };
 
-/// Random tokens: the cost of a step does not depend on them.
+/// Random tokens: the cost of a step does not depend on them. Where samples have documents, each has four.
 class RandomBatches : public model::BatchSource {
  public:
   explicit RandomBatches(const model::ModelConfig& model)
@@ -86,9 +87,17 @@ class RandomBatches : public model::BatchSource {
     for (std::size_t i = 0; i < targets.size(); ++i)
       targets[i] = static_cast<std::int32_t>(site.word(2 * i + 1) % vocab_);
     if (!batch.lengths.empty()) fill_bert(count, batch);
+    if (!batch.document_begin.empty()) fill_documents(count, batch);
   }
 
  private:
+  void fill_documents(Index count, const model::Batch& batch) const {
+    const auto size = static_cast<std::size_t>(seq_len_), documents = std::min<std::size_t>(4, size);
+    for (std::size_t first = 0; first < static_cast<std::size_t>(count) * size; first += size) {
+      const data::SampleDocuments to{batch.document_begin.subspan(first, size), batch.positions.subspan(first, size)};
+      for (std::size_t i = 0; i < documents; ++i) to.put(i * size / documents, (i + 1) * size / documents);
+    }
+  }
   /// Whole samples, whose first tokens after [CLS] are masked.
   void fill_bert(Index count, const model::Batch& batch) const {
     std::ranges::fill(batch.lengths, seq_len_);

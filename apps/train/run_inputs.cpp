@@ -58,6 +58,7 @@ RunInputs open_run_inputs(io::Fs& fs, config::RunPlan& plan) {
 
 void print_notes(const config::RunPlan& plan, const data::DataNotes& notes) {
   for (const std::string& folder : notes.folders) log::info(folder);
+  for (const std::string& packed : notes.packed) log::info(packed);
   for (const std::string& documents : notes.left_out) log::warning(documents);
   if (plan.data.key != data::DataConfig().key && !notes.has_members)
     log::warning(str("data.key = ", io::printable(plan.data.key),

@@ -44,6 +44,8 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
   constexpr std::string_view kGraphs = "graphs.mode = none";
   const bool is_chat = plan.data.format == data::DataFormat::chat;
   return {{"data.key", is_chat && plan.data.key != data::DataConfig().key, "data.format = chat"},
+          {"data.attend_across_documents", is_chat && !plan.data.attend_across_documents, "data.format = chat"},
+          {"data.chat_packing", !is_chat && !plan.data.chat_packing, "data.format = text"},
           {"data.chat_too_long", !is_chat && plan.data.chat_too_long != data::ChatTooLong::cut, "data.format = text"},
           {"fp8.skip_layers", no_fp8 && plan.fp8.skip_layers != nn::Fp8Skip::none, kNoFp8},
           {"fp8.head", no_fp8 && plan.fp8.head, kNoFp8},

@@ -660,6 +660,14 @@ std::vector<Key> make_keys() {
       {"data.chat_too_long", at([](auto& c) -> auto& { return c.data.chat_too_long; }), literal("'cut'"),
        one_of(kNamesOf<data::ChatTooLong>), may_change, not_differ,
        "a conversation of more than `model.seq_len` + 1 tokens is cut at its end, or dropped; a run prints how many"},
+      {"data.chat_packing", at([](auto& c) -> auto& { return c.data.chat_packing; }), literal("true"), any(),
+       may_change, not_differ,
+       "a sample of `model.seq_len` tokens has as many conversations as fit, without attention between them "
+       "([chat.md](chat.md)); `false`: one. A batch has samples. It must be the same on `--resume` where several fit"},
+      {"data.attend_across_documents", at([](auto& c) -> auto& { return c.data.attend_across_documents; }),
+       literal("true"), any(), must_match, not_differ,
+       "`false`: a token of a text attends to the tokens of its own document only, and positions begin again with each "
+       "document ([data.md](data.md#documents-in-a-sample))"},
       {"checkpoint.dir", at([](auto& c) -> auto& { return c.checkpoint.dir; }), words("OUT/checkpoints"), any(),
        may_change, differ, "folder for checkpoints, if they should not lie in OUT"},
       {"checkpoint.interval", at([](auto& c) -> auto& { return c.checkpoint.interval; }), literal("0"),

@@ -216,6 +216,12 @@ void check_choice_tasks(const RunPlan& plan, Problems& out) {
   out.require(!plan.task.is_set(), "eval.tasks", bracketed(plan.eval.tasks), str(why, "task.name = ", plan.task.name));
 }
 
+void check_documents(const RunPlan& plan, Problems& out) {
+  out.require(plan.data.attend_across_documents || !plan.model.is_bert(), "data.attend_across_documents", "false",
+              "must be true with model.family = bert: its samples are made of one or two documents, and every token "
+              "attends to all of them");
+}
+
 void check_chat(const RunPlan& plan, Problems& out) {
   if (plan.data.format != data::DataFormat::chat) return;
   out.require(!plan.model.is_bert(), "data.format", "chat",
@@ -235,6 +241,7 @@ void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken
   check(plan.data, out);
   if (!broken.has("eval.tasks")) check_choice_tasks(plan, out);
   if (!broken.has("data.format")) check_chat(plan, out);
+  check_documents(plan, out);
   if (!broken.any("task.") && !broken.any("model.")) check_task(plan, out);
   if (shape == ModelShape::known) {
     model::check(plan.model, plan.grid.tp, out);

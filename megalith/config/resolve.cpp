@@ -207,6 +207,7 @@ RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
     plan.model.bert.seq_len = plan.model.seq_len;
     set_task_head(plan);
   }
+  if (!plan.model.is_bert() && plan.data.separates_documents()) plan.model.documents = ops::DocumentMask::given;
   plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, out);
   if (!nn::read_modules(*c.recompute.modules, plan.recompute, out)) broken.names.push_back("recompute.modules");
   check_rules(plan, shape, broken, out);

@@ -74,6 +74,7 @@ struct RunConfig {
     std::optional<std::string> tokenizer, vocab_dir, split, key, format, chat_template, chat_too_long;
     std::optional<std::vector<std::string>> train, valid, test;
     std::optional<Index> max_line;
+    std::optional<bool> chat_packing, attend_across_documents;
   } data;
   struct Checkpoint {
     std::optional<std::string> dir, on_corrupt;

@@ -1,6 +1,10 @@
 #include "megalith/data/chat_samples.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "megalith/base/checked_growth.h"
@@ -45,12 +49,18 @@ ChatSamples chat_samples(const std::vector<std::string>& paths, std::span<const 
                          const DataConfig& config, Index seq_len, DataNotes& notes) {
   std::string name;
   for (const std::string& path : paths) name += str(name.empty() ? "" : ", ", path);
-  ChatSamples samples(name, chats, seq_len, config.chat_too_long);
+  ChatSamples samples(name, chats, seq_len, config.chat_too_long,
+                      config.chat_packing ? ChatPacking::on : ChatPacking::off);
   if (const Index long_ones = samples.cut() + samples.dropped(); long_ones > 0) {
     notes.left_out.push_back(
         str(key, ": ", long_ones, " of ", chats.size(), " conversations have over model.seq_len + 1 = ", seq_len + 1,
             " tokens: ", samples.cut(), " were cut at their end, ", samples.dropped(), " were dropped",
             config.chat_too_long == ChatTooLong::cut ? ", as no answer begins before that" : ""));
+  }
+  if (samples.count() < samples.conversations()) {
+    notes.packed.push_back(str(key, ": ", samples.conversations(), " conversations are packed into ", samples.count(),
+                               " samples of model.seq_len = ", seq_len, " tokens, of which ",
+                               100 * samples.num_tokens() / (samples.count() * seq_len), " % are not padding"));
   }
   if (samples.count() == 0) {
     throw InputError(str(key, ": no conversation is left of ", chats.size(), ": ",
@@ -63,27 +73,55 @@ ChatSamples chat_samples(const std::vector<std::string>& paths, std::span<const 
 }  // namespace
 
 ChatSamples::ChatSamples(std::string name, std::span<const ChatTokens> conversations, Index seq_len,
-                         ChatTooLong too_long)
+                         ChatTooLong too_long, ChatPacking packing)
     : name_(std::move(name)), seq_len_(seq_len) {
-  const auto most = static_cast<std::size_t>(seq_len) + 1;
-  for (const ChatTokens& chat : conversations) {
-    const std::size_t size = std::min(chat.ids.size(), most);
-    const bool is_long = chat.ids.size() > most;
-    const bool has_answer = std::any_of(chat.loss.begin() + 1, chat.loss.begin() + static_cast<std::ptrdiff_t>(size),
-                                        [](std::uint8_t loss) { return loss != 0; });
-    if (is_long && (too_long == ChatTooLong::drop || !has_answer)) {
-      ++dropped_;
-      continue;
-    }
-    cut_ += is_long ? 1 : 0;
-    make_room(tokens_, size, "the ids of the recipe's conversations", "train on fewer files");
-    make_room(targets_, size, "the targets of the recipe's conversations", "train on fewer files");
-    for (std::size_t i = 0; i + 1 < size; ++i) {
-      tokens_.push_back(chat.ids[i]);
-      targets_.push_back(chat.loss[i + 1] != 0 ? chat.ids[i + 1] : kNoTarget);
-    }
-    ends_.push_back(tokens_.size());
+  for (const ChatTokens& chat : conversations) add(chat, too_long);
+  if (packing == ChatPacking::on) {
+    pack();
+  } else {
+    for (std::size_t i = 0; i < ends_.size(); ++i) samples_.push_back({i});
   }
+}
+
+void ChatSamples::add(const ChatTokens& chat, ChatTooLong too_long) {
+  const auto most = static_cast<std::size_t>(seq_len_) + 1;
+  const std::size_t size = std::min(chat.ids.size(), most);
+  const bool is_long = chat.ids.size() > most;
+  const bool has_answer = std::any_of(chat.loss.begin() + 1, chat.loss.begin() + static_cast<std::ptrdiff_t>(size),
+                                      [](std::uint8_t loss) { return loss != 0; });
+  if (is_long && (too_long == ChatTooLong::drop || !has_answer)) {
+    ++dropped_;
+    return;
+  }
+  cut_ += is_long ? 1 : 0;
+  make_room(tokens_, size, "the ids of the recipe's conversations", "train on fewer files");
+  make_room(targets_, size, "the targets of the recipe's conversations", "train on fewer files");
+  for (std::size_t i = 0; i + 1 < size; ++i) {
+    tokens_.push_back(chat.ids[i]);
+    targets_.push_back(chat.loss[i + 1] != 0 ? chat.ids[i + 1] : kNoTarget);
+  }
+  ends_.push_back(tokens_.size());
+}
+
+void ChatSamples::pack() {
+  std::vector<std::size_t> longest_first(ends_.size());
+  std::iota(longest_first.begin(), longest_first.end(), std::size_t{0});
+  std::ranges::stable_sort(longest_first, std::greater(), [&](std::size_t i) { return size_of(i); });
+  std::multimap<std::size_t, std::size_t> with_room;  // samples by what is left of them
+  for (const std::size_t conversation : longest_first) {
+    const std::size_t size = size_of(conversation);
+    std::size_t left = static_cast<std::size_t>(seq_len_), sample = samples_.size();
+    if (const auto best = with_room.lower_bound(size); best != with_room.end()) {
+      std::tie(left, sample) = *best;
+      with_room.erase(best);
+    } else {
+      samples_.emplace_back();
+    }
+    samples_[sample].push_back(conversation);
+    with_room.emplace(left - size, sample);
+  }
+  for (std::vector<std::size_t>& sample : samples_) std::ranges::sort(sample);
+  std::ranges::sort(samples_, {}, [](const std::vector<std::size_t>& sample) { return sample.front(); });
 }
 
 std::uint64_t ChatSamples::fingerprint() const {
@@ -91,16 +129,33 @@ std::uint64_t ChatSamples::fingerprint() const {
   for (const std::size_t end : ends_) hash = hash_combine(hash, end);
   for (const std::vector<std::int32_t>* ids : {&tokens_, &targets_})
     hash = fnv1a({reinterpret_cast<const char*>(ids->data()), ids->size() * sizeof(std::int32_t)}, hash);
+  if (count() == conversations()) return hash;  // as without packing
+  for (const std::vector<std::size_t>& sample : samples_) {
+    hash = hash_combine(hash, sample.size());
+    for (const std::size_t conversation : sample) hash = hash_combine(hash, conversation);
+  }
   return hash;
 }
 
 void ChatSamples::copy(Index sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
-  const auto i = static_cast<std::size_t>(sample);
-  const std::size_t begin = i == 0 ? 0 : ends_[i - 1], size = ends_[i] - begin;
-  std::ranges::copy(std::span(tokens_).subspan(begin, size), tokens.begin());
-  std::ranges::copy(std::span(targets_).subspan(begin, size), targets.begin());
-  std::ranges::fill(tokens.subspan(size), 0);
-  std::ranges::fill(targets.subspan(size), kNoTarget);
+  std::size_t to = 0;
+  for (const std::size_t conversation : samples_[static_cast<std::size_t>(sample)]) {
+    const std::size_t begin = begin_of(conversation), size = size_of(conversation);
+    std::ranges::copy(std::span(tokens_).subspan(begin, size), tokens.subspan(to).begin());
+    std::ranges::copy(std::span(targets_).subspan(begin, size), targets.subspan(to).begin());
+    to += size;
+  }
+  std::ranges::fill(tokens.subspan(to), 0);
+  std::ranges::fill(targets.subspan(to), kNoTarget);
+}
+
+void ChatSamples::put_documents(Index sample, const SampleDocuments& to) const {
+  std::size_t first = 0;
+  for (const std::size_t conversation : samples_[static_cast<std::size_t>(sample)]) {
+    to.put(first, first + size_of(conversation));
+    first += size_of(conversation);
+  }
+  to.put_padding(first);
 }
 
 ChatDataSets open_chat_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer,

@@ -101,10 +101,16 @@ class SentenceSink final : public TokenSink {
   SentenceText text;
 };
 
+/// How a corpus is cut into samples.
+struct SampleCut {
+  Index seq_len = 0;
+  std::optional<std::int32_t> end_of_document = {};
+};
+
 /// Adds to the error of a part that is too short: which key to change.
-SampleSet part(const TokenSourcePtr& source, TokenRange range, Index seq_len, std::string_view key) {
+SampleSet part(const TokenSourcePtr& source, TokenRange range, const SampleCut& cut, std::string_view key) {
   try {
-    return SampleSet(source, range, seq_len);
+    return SampleSet(source, range, cut.seq_len, cut.end_of_document);
   } catch (const InputError& error) {
     throw InputError(str(key, ": ", error.what()));
   }
@@ -218,12 +224,27 @@ auto of_key(std::string_view key, Make&& make) {
   }
 }
 
+/// Where samples are cut into documents: a corpus in whose first tokens none ends.
+void note_missing_ends(const TrainingSet& set, DataNotes& notes) {
+  constexpr Index kMaxTokens = Index{1} << 20;
+  if (!set.end_of_document()) return;
+  for (const TrainingSet::Corpus& corpus : set.corpora()) {
+    const TokenSource& source = corpus.samples.source();
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(std::min(kMaxTokens, source.num_tokens())));
+    source.copy(0, tokens);
+    if (std::ranges::find(tokens, *set.end_of_document()) != tokens.end()) continue;
+    notes.left_out.push_back(str("data.attend_across_documents = false: no document of ", source.name(),
+                                 " ends in its ", tokens.size(), " first tokens: none is the token ",
+                                 *set.end_of_document(), ", which `data build` appends"));
+  }
+}
+
 TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const tokenizer::Tokenizer& tokenizer,
-                       Index seq_len, const TextReading& reading) {
+                       const SampleCut& cut, const TextReading& reading) {
   std::vector<TrainingSet::Corpus> corpora;
   for (const WeightedPath& one : paths) {
     const TokenSourcePtr source = open_corpus(fs, {one.path}, tokenizer, "data.train", reading);
-    corpora.push_back({part(source, {0, source->num_tokens()}, seq_len, "data.train"), one.weight});
+    corpora.push_back({part(source, {0, source->num_tokens()}, cut, "data.train"), one.weight});
   }
   return of_key("data.train", [&] { return TrainingSet(std::move(corpora)); });
 }
@@ -234,23 +255,26 @@ DataSets open_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokeni
                    int threads) {
   DataNotes notes;
   const TextReading reading{.key = config.key, .max_line = config.max_line, .threads = threads, .notes = &notes};
+  SampleCut cut{.seq_len = seq_len};
+  if (config.separates_documents()) cut.end_of_document = tokenizer.end_of_document();
   const auto open_valid = [&]() -> std::optional<SampleSet> {
     if (config.valid.empty()) return std::nullopt;
     refuse_weights(fs, config.valid);
     const TokenSourcePtr valid = open_corpus(fs, config.valid, tokenizer, "data.valid", reading);
-    return part(valid, {0, valid->num_tokens()}, seq_len, "data.valid");
+    return part(valid, {0, valid->num_tokens()}, cut, "data.valid");
   };
   if (const auto paths = weighted_paths(fs, config.train, "data.train"); !paths.empty()) {
     refuse_split_of_weights(config);
-    DataSets sets{.train = open_blend(fs, paths, tokenizer, seq_len, reading), .valid = open_valid()};
+    DataSets sets{.train = open_blend(fs, paths, tokenizer, cut, reading), .valid = open_valid()};
+    note_missing_ends(sets.train, notes);
     sets.notes = std::move(notes);
     return sets;
   }
   const TokenSourcePtr source = open_corpus(fs, config.train, tokenizer, "data.train", reading);
   const auto ranges = (config.split.empty() ? Split{} : parse_split(config.split)).ranges(source->num_tokens());
-  DataSets sets{.train = TrainingSet({{part(source, ranges[0], seq_len, "data.train"), 1}}), .valid = open_valid()};
-  if (!sets.valid && ranges[1].size() > 0)
-    sets.valid = part(source, ranges[1], seq_len, "data.valid (from data.split)");
+  DataSets sets{.train = TrainingSet({{part(source, ranges[0], cut, "data.train"), 1}}), .valid = open_valid()};
+  if (!sets.valid && ranges[1].size() > 0) sets.valid = part(source, ranges[1], cut, "data.valid (from data.split)");
+  note_missing_ends(sets.train, notes);
   sets.notes = std::move(notes);
   return sets;
 }

@@ -38,10 +38,14 @@ struct DataConfig {
   DataFormat format = DataFormat::text;
   std::string chat_template{};  ///< of kChatTemplateNames; empty: that of the folder vocab_dir
   ChatTooLong chat_too_long = ChatTooLong::cut;
+  bool chat_packing = true;             ///< several conversations in a sample, without attention between them
+  bool attend_across_documents = true;  ///< of texts: to the documents before one's own in a sample
 
   /// Whether there is held-out data, if the files are long enough: `valid`, or a second part of `split`. The config
   /// must pass check().
   bool has_valid() const;
+  /// Whether samples have documents that do not attend to each other.
+  bool separates_documents() const { return format == DataFormat::chat ? chat_packing : !attend_across_documents; }
 };
 
 /// Reports every broken rule that can be seen without reading files.
@@ -52,6 +56,7 @@ struct DataNotes {
   std::vector<std::string> folders{};   ///< what the folders and patterns stand for
   bool has_members = false;             ///< whether a file is JSON lines or Parquet, where data.key names a member
   std::vector<std::string> left_out{};  ///< documents that give no samples, conversations that were cut
+  std::vector<std::string> packed{};    ///< how conversations fill samples
 };
 
 /// How texts are read.

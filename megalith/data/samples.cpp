@@ -81,8 +81,9 @@ Split parse_split(std::string_view text) {
   return split;
 }
 
-SampleSet::SampleSet(TokenSourcePtr source, TokenRange range, Index seq_len)
-    : source_(std::move(source)), range_(range), seq_len_(seq_len) {
+SampleSet::SampleSet(TokenSourcePtr source, TokenRange range, Index seq_len,
+                     std::optional<std::int32_t> end_of_document)
+    : source_(std::move(source)), range_(range), seq_len_(seq_len), end_of_document_(end_of_document) {
   if (seq_len < 1) throw ShapeError(str("[samples] seq_len = ", seq_len, ": must be at least 1"));
   if (range.begin < 0 || range.end > source_->num_tokens() || range.begin > range.end)
     throw ShapeError(str("[samples] tokens ", range.begin, " to ", range.end, " of ", source_->name(), ", which holds ",

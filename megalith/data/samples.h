@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -30,16 +31,19 @@ struct Split {
 Split parse_split(std::string_view text);
 
 /// Samples of seq_len tokens with their targets, one after the other in a range of a source, across its documents.
-/// Sample i reads tokens [i*S, i*S + S] of the range. Its targets are its tokens shifted by one.
+/// Sample i reads tokens [i*S, i*S + S] of the range. Its targets are its tokens shifted by one. With end_of_document,
+/// the token that ends one, a sample is cut into documents that do not attend to each other.
 class SampleSet {
  public:
   /// Throws InputError when the range is too short for one sample (S + 1 tokens).
-  SampleSet(TokenSourcePtr source, TokenRange range, Index seq_len);
+  SampleSet(TokenSourcePtr source, TokenRange range, Index seq_len,
+            std::optional<std::int32_t> end_of_document = std::nullopt);
 
   Index seq_len() const { return seq_len_; }
   Index count() const { return (range_.size() - 1) / seq_len_; }
   const TokenSource& source() const { return *source_; }
   const TokenRange& range() const { return range_; }
+  std::optional<std::int32_t> end_of_document() const { return end_of_document_; }
 
   /// tokens, targets [S]. Allocates nothing.
   void copy(Index sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
@@ -48,6 +52,7 @@ class SampleSet {
   TokenSourcePtr source_;
   TokenRange range_;
   Index seq_len_;
+  std::optional<std::int32_t> end_of_document_;
 };
 
 /// Which sample is the n-th of a run, n from 0 across all epochs. Each epoch has every sample once, in an order that

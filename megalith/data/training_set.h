@@ -15,10 +15,11 @@ class TrainingSet {
     SampleSet samples;
     double weight = 1;
   };
-  /// All have one seq_len. Throws ConfigError for weights that Blend refuses.
+  /// All have one seq_len, and one end_of_document() or none. Throws ConfigError for weights that Blend refuses.
   explicit TrainingSet(std::vector<Corpus> corpora);
 
   Index seq_len() const { return corpora_.front().samples.seq_len(); }
+  std::optional<std::int32_t> end_of_document() const { return corpora_.front().samples.end_of_document(); }
   Index count() const;       ///< samples of all corpora
   Index num_tokens() const;  ///< of all corpora
   const std::string& name() const { return name_; }

@@ -16,7 +16,8 @@ ops::AttentionShape shape_of(const config::RunPlan& plan, const ops::AttentionBu
                             .dropout = plan.model.attention_dropout,
                             .mask = plan.model.attention_mask(),
                             .num_kv_heads = plan.model.kv_heads() / plan.grid.tp,
-                            .lengths = plan.model.lengths};
+                            .lengths = plan.model.lengths,
+                            .documents = plan.model.documents};
   if (plan.model.has_rope()) shape.order = ops::attended_order(plan.device, shape, build);
   return shape;
 }
@@ -42,6 +43,10 @@ std::string own_attention_reason(const config::RunPlan& plan, const ops::Attenti
   if (shape.dtype == DType::f32) return "train.precision = fp32: the library's kernels are for bf16 and fp16";
   if (shape.dropout > 0)
     return str("model.attention_dropout = ", shape.dropout, ": the library's random numbers depend on the grid");
+  if (shape.documents == ops::DocumentMask::given)
+    return str(plan.data.format == data::DataFormat::chat ? "data.chat_packing = true"
+                                                          : "data.attend_across_documents = false",
+               ": the library's kernels know no documents in a sample");
   if (shape.seq_len == 1) return "model.seq_len = 1: the library's kernels are for two tokens or more";
   return str("heads of ", shape.head_dim, ": the library's kernels are for multiples of 8 up to 256");
 }

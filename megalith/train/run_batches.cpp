@@ -58,16 +58,41 @@ void fill_task(const tasks::TaskSet& set, Index count, const model::Batch& batch
   if (!batch.rows.empty()) model::fill_rows({}, batch);
 }
 
-/// Writes conversation sample_of(i), or where that is none a sample without a loss, for each i of a batch.
+/// Those of a sample of a batch that has them.
+data::SampleDocuments documents_of(const model::Batch& batch, std::size_t sample, std::size_t seq_len) {
+  return {.begin = batch.document_begin.subspan(sample * seq_len, seq_len),
+          .positions = batch.positions.subspan(sample * seq_len, seq_len)};
+}
+
+/// Calls read(tokens, targets) to write samples of a corpus, and cuts them into documents where it separates them.
+template <class Set, class Read>
+void fill_text(const Set& set, Index count, const model::Batch& batch, Read&& read) {
+  const auto seq_len = static_cast<std::size_t>(set.seq_len()), samples = static_cast<std::size_t>(count);
+  std::vector<std::int32_t> scratch(batch.tokens.empty() ? 2 * samples * seq_len : 0);
+  const std::span all(scratch);
+  const std::span tokens = batch.tokens.empty() ? all.first(samples * seq_len) : batch.tokens;
+  read(tokens, batch.targets.empty() ? all.last(samples * seq_len) : batch.targets);
+  for (std::size_t i = 0; i < samples && !batch.document_begin.empty(); ++i) {
+    data::put_documents_of(tokens.subspan(i * seq_len, seq_len), set.end_of_document().value(),
+                           documents_of(batch, i, seq_len));
+  }
+}
+
+/// Writes sample sample_of(i), or where that is none one without a loss, for each i of a batch.
 template <class SampleOf>
 void fill_chat(const data::ChatSamples& set, Index count, const model::Batch& batch, SampleOf&& sample_of) {
   static_assert(data::ChatSamples::kNoTarget == model::kNoTarget);
-  if (batch.tokens.empty()) return;
   const auto seq_len = static_cast<std::size_t>(set.seq_len());
-  for (Index i = 0; i < count; ++i) {
-    const std::size_t at = static_cast<std::size_t>(i) * seq_len;
-    const std::span tokens = batch.tokens.subspan(at, seq_len), targets = batch.targets.subspan(at, seq_len);
-    if (const std::optional<Index> number = sample_of(i)) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    const std::optional<Index> number = sample_of(static_cast<Index>(i));
+    if (!batch.document_begin.empty()) {
+      const data::SampleDocuments documents = documents_of(batch, i, seq_len);
+      number ? set.put_documents(*number, documents) : documents.put_padding(0);
+    }
+    if (batch.tokens.empty()) continue;
+    const std::span tokens = batch.tokens.subspan(i * seq_len, seq_len),
+                    targets = batch.targets.subspan(i * seq_len, seq_len);
+    if (number) {
       set.copy(*number, tokens, targets);
     } else {
       std::ranges::fill(tokens, 0);
@@ -78,16 +103,20 @@ void fill_chat(const data::ChatSamples& set, Index count, const model::Batch& ba
 
 }  // namespace
 
-void TrainBatches::fill(Index first_sample, Index, const model::Batch& batch) const {
-  order_.fill(first_sample, batch.tokens, batch.targets);
+void TrainBatches::fill(Index first_sample, Index count, const model::Batch& batch) const {
+  fill_text(set_, count, batch, [&](std::span<std::int32_t> tokens, std::span<std::int32_t> targets) {
+    order_.fill(first_sample, tokens, targets);
+  });
 }
 
-void HeldOutBatches::fill(Index first_sample, Index, const model::Batch& batch) const {
-  const Index left = std::max<Index>(0, set_.count() - first_sample) * set_.seq_len();
-  const auto real = static_cast<std::size_t>(std::min(left, static_cast<Index>(batch.tokens.size())));
-  if (real > 0) data::fill_batch(order_, set_, first_sample, batch.tokens.first(real), batch.targets.first(real));
-  std::ranges::fill(batch.tokens.subspan(real), 0);
-  std::ranges::fill(batch.targets.subspan(real), model::kNoTarget);
+void HeldOutBatches::fill(Index first_sample, Index count, const model::Batch& batch) const {
+  fill_text(set_, count, batch, [&](std::span<std::int32_t> tokens, std::span<std::int32_t> targets) {
+    const Index left = std::max<Index>(0, set_.count() - first_sample) * set_.seq_len();
+    const auto real = static_cast<std::size_t>(std::min(left, std::ssize(tokens)));
+    if (real > 0) data::fill_batch(order_, set_, first_sample, tokens.first(real), targets.first(real));
+    std::ranges::fill(tokens.subspan(real), 0);
+    std::ranges::fill(targets.subspan(real), model::kNoTarget);
+  });
 }
 
 void BertTrainBatches::fill(Index first_sample, Index count, const model::Batch& batch) const {

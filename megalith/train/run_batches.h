@@ -7,13 +7,15 @@
 
 namespace megalith::train {
 
-/// The samples of a run, in the order of its seed.
+/// The samples of a run, in the order of its seed. A rank in the middle of the model, which needs documents only, reads
+/// whole samples for them.
 class TrainBatches final : public model::BatchSource {
  public:
-  TrainBatches(const data::TrainingSet& set, std::uint64_t seed) : order_(set, seed) {}
+  TrainBatches(const data::TrainingSet& set, std::uint64_t seed) : set_(set), order_(set, seed) {}
   void fill(Index first_sample, Index count, const model::Batch& batch) const override;
 
  private:
+  const data::TrainingSet& set_;
   data::TrainingOrder order_;
 };
 
@@ -75,7 +77,7 @@ class TaskHeldOutBatches final : public model::BatchSource {
   const tasks::TaskSet& set_;
 };
 
-/// Conversations, in a new order in each epoch, which is a function of (seed, epoch).
+/// Samples of conversations, in a new order in each epoch, which is a function of (seed, epoch).
 class ChatTrainBatches final : public model::BatchSource {
  public:
   ChatTrainBatches(const data::ChatSamples& set, std::uint64_t seed)

@@ -1,5 +1,8 @@
 #include "megalith/data/chat_samples.h"
 
+#include <set>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
@@ -62,6 +65,66 @@ TEST(ChatSamples, TheFingerprintHasTheLosses) {
             ChatSamples("b", a, 9, ChatTooLong::cut).fingerprint());
 }
 
+/// A conversation that takes `size` tokens of a sample.
+ChatTokens chat_of(std::size_t size, std::int32_t first) { return numbered_chat(first, std::string(size, '0') + '1'); }
+
+TEST(ChatPacking, PutsTheLongestFirstWhereTheyFitBest) {
+  std::vector<ChatTokens> chats;
+  std::int32_t first = 0;
+  for (const std::size_t size : {3, 6, 4, 2, 7, 1, 5})
+    chats.push_back(chat_of(size, std::exchange(first, first + 100)));
+  const ChatSamples packed("a", chats, 10, ChatTooLong::cut, ChatPacking::on);
+  // 7 opens one, 6 and 5 others; 4 fits that of 6 best, 3 that of 7; 2 and 1 that of 5.
+  ASSERT_EQ(packed.count(), 3);
+  EXPECT_EQ(packed.conversations(), 7);
+  EXPECT_EQ(packed.num_tokens(), 28);
+  EXPECT_EQ(sample_of(packed, 0), std::pair(SampleIds({0, 1, 2, 400, 401, 402, 403, 404, 405, 406}),
+                                            SampleIds({-1, -1, 3, -1, -1, -1, -1, -1, -1, 407})));
+  EXPECT_EQ(sample_of(packed, 2).first, SampleIds({300, 301, 500, 600, 601, 602, 603, 604, 0, 0}));
+  EXPECT_EQ(sample_of(packed, 2).second, SampleIds({-1, 302, 501, -1, -1, -1, -1, 605, -1, -1}));
+  SampleIds begin(10), positions(10);
+  packed.put_documents(2, {begin, positions});
+  EXPECT_EQ(begin, SampleIds({0, 0, 2, 3, 3, 3, 3, 3, 8, 9}));
+  EXPECT_EQ(positions, SampleIds({0, 1, 0, 0, 1, 2, 3, 4, 0, 0}));
+}
+
+TEST(ChatPacking, LosesNothingAndFillsSamples) {
+  std::vector<ChatTokens> chats;
+  std::multiset<SampleIds> want, got;
+  std::uint32_t drawn = 1;
+  for (std::int32_t i = 0; i < 2000; ++i) {
+    drawn = drawn * 1664525 + 1013904223;
+    chats.push_back(chat_of(20 + drawn / 65536 % 480, 10000 * i));
+    want.insert(SampleIds(chats.back().ids.begin(), chats.back().ids.end() - 1));
+  }
+  const ChatSamples packed("a", chats, 1024, ChatTooLong::cut, ChatPacking::on);
+  SampleIds begin(1024), positions(1024);
+  for (Index i = 0; i < packed.count(); ++i) {
+    const SampleIds tokens = sample_of(packed, i).first;
+    packed.put_documents(i, {begin, positions});
+    for (std::size_t at = 0; at < 1024;) {
+      std::size_t end = at + 1;
+      while (end < 1024 && begin[end] == begin[at]) ++end;
+      const bool is_padding = end == at + 1 && tokens[at] == 0;
+      if (!is_padding)
+        got.insert(SampleIds(tokens.begin() + static_cast<Index>(at), tokens.begin() + static_cast<Index>(end)));
+      at = end;
+    }
+  }
+  EXPECT_EQ(got, want);
+  EXPECT_GT(packed.num_tokens() * 100, packed.count() * 1024 * 99) << "over 99 % are filled";
+}
+
+TEST(ChatPacking, IsInTheFingerprintWhereItPacks) {
+  const std::vector<ChatTokens> small = {chat_of(4, 0), chat_of(5, 100)}, large = {chat_of(6, 0), chat_of(6, 100)};
+  const auto fingerprint = [](const std::vector<ChatTokens>& chats, ChatPacking packing, Index seq_len = 10) {
+    return ChatSamples("a", chats, seq_len, ChatTooLong::cut, packing).fingerprint();
+  };
+  EXPECT_NE(fingerprint(small, ChatPacking::on), fingerprint(small, ChatPacking::off));
+  EXPECT_EQ(fingerprint(large, ChatPacking::on), fingerprint(large, ChatPacking::off));
+  EXPECT_NE(fingerprint(large, ChatPacking::on), fingerprint(large, ChatPacking::on, 20));
+}
+
 class OpenChats : public ::testing::Test {
  protected:
   OpenChats() {
@@ -95,6 +158,9 @@ TEST_F(OpenChats, SplitCutsBetweenConversations) {
 TEST_F(OpenChats, NotesCountWhatIsTooLong) {
   config_.train.push_back(config_.train.front());
   EXPECT_EQ(open().notes.left_out, std::vector<std::string>{});
+  EXPECT_EQ(open(100).notes.packed,
+            std::vector<std::string>{"data.train: 8 conversations are packed into 2 samples of "
+                                     "model.seq_len = 100 tokens, of which 92 % are not padding"});
   EXPECT_EQ(open(24).notes.left_out,
             std::vector<std::string>{"data.train: 2 of 8 conversations have over model.seq_len + 1 = 25 tokens: 0 were "
                                      "cut at their end, 2 were dropped, as no answer begins before that"});

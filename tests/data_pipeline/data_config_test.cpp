@@ -191,5 +191,23 @@ TEST_F(OpenCorpus, OpensTrainAndValid) {
                 "] 1 tokens in this part: one sample of seq_len 1 takes 2"));
 }
 
+TEST_F(OpenCorpus, DocumentsEndWithTheTokenizersToken) {
+  DataConfig config{.tokenizer = "byte", .vocab_dir = "", .train = {path("tokens")}, .valid = {path("b.jsonl")}};
+  EXPECT_FALSE(open_data(*fs_, config, *tokenizer::bytes(), 3).train.end_of_document());
+  config.attend_across_documents = false;
+  const DataSets sets = open_data(*fs_, config, *tokenizer::bytes(), 3);
+  EXPECT_EQ(sets.train.end_of_document(), 0);
+  EXPECT_EQ(sets.valid->end_of_document(), 0);
+  EXPECT_EQ(sets.notes.left_out, std::vector<std::string>{});
+  const CorpusOptions options{.end_of_document = EndOfDocument::omit};
+  IndexedDatasetBuilder builder(*fs_, dir_ / "endless", {.vocab_size = 256});
+  build_corpus(*fs_, {dir_ / "b.jsonl"}, *tokenizer::bytes(), options, builder);
+  config.train = {path("endless")};
+  EXPECT_EQ(
+      open_data(*fs_, config, *tokenizer::bytes(), 3).notes.left_out,
+      std::vector<std::string>{str("data.attend_across_documents = false: no document of ", path("endless.bin"),
+                                   " ends in its 6 first tokens: none is the token 0, which `data build` appends")});
+}
+
 }  // namespace
 }  // namespace megalith::data

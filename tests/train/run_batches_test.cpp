@@ -5,6 +5,7 @@
 #include "megalith/model/model_config.h"
 
 // Batches of a masked language model: the same samples however they are cut, and rows that point at what is masked.
+// Batches of samples with documents: also on ranks that need nothing else of them.
 namespace megalith {
 namespace {
 
@@ -155,6 +156,64 @@ TEST(RunBatches, HeldOutOnesGoOnWithoutALoss) {
   data::BertSample last{.tokens = tokens, .types = types, .places = places, .targets = targets};
   samples.make(0, samples.count() - 1, last);
   EXPECT_TRUE(std::ranges::equal(batch.tokens.first(20), tokens)) << "as in epoch 0";
+}
+
+model::ModelConfig small_decoder_of_documents() {
+  model::ModelConfig m;
+  m.seq_len = 20;
+  m.documents = ops::DocumentMask::given;
+  return m;
+}
+
+/// The documents that a source gives to ranks at an end of a model, after a comparison with ranks in the middle.
+std::vector<std::int32_t> documents_from(const model::BatchSource& source, Index first, Index count) {
+  BatchBlock all(small_decoder_of_documents(), count), middle(small_decoder_of_documents(), count);
+  const model::Batch whole = all.batch();
+  const model::Batch part =
+      middle.layout.on_host(std::span(middle.block).first(static_cast<std::size_t>(middle.layout.middle_bytes())));
+  EXPECT_TRUE(part.tokens.empty());
+  source.fill(first, count, whole);
+  source.fill(first, count, part);
+  EXPECT_TRUE(std::ranges::equal(part.document_begin, whole.document_begin));
+  EXPECT_TRUE(std::ranges::equal(part.positions, whole.positions));
+  for (std::size_t i = 0; i < whole.positions.size(); ++i)
+    EXPECT_EQ(whole.positions[i] + whole.document_begin[i], static_cast<std::int32_t>(i % 20)) << i;
+  return {whole.document_begin.begin(), whole.document_begin.end()};
+}
+
+TEST(RunBatches, OfTextsHaveTheDocumentsOfTheirTokens) {
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t i = 0; i < 90; ++i) tokens.push_back(i % 13 == 5 ? 0 : 1 + i % 7);
+  const data::SampleSet samples(data::memory_source("text", tokens, 10), {0, 90}, 20, 0);
+  const data::TrainingSet set({{samples, 1}});
+  const train::TrainBatches source(set, 5);
+  const std::vector<std::int32_t> begins = documents_from(source, 3, 2);
+  BatchBlock block(small_decoder_of_documents(), 2);
+  const model::Batch batch = block.batch();
+  source.fill(3, 2, batch);
+  for (std::size_t i = 0; i < 40; ++i) {
+    const bool begins_here = i % 20 == 0 || batch.tokens[i - 1] == 0;
+    EXPECT_EQ(begins[i] == static_cast<std::int32_t>(i % 20), begins_here) << i;
+  }
+  const std::vector<std::int32_t> held_out = documents_from(train::HeldOutBatches(samples), 3, 2);
+  EXPECT_EQ(held_out[5], 0) << "token 65";
+  EXPECT_EQ(held_out[11], 11) << "token 71, after an end";
+}
+
+TEST(RunBatches, OfConversationsHaveADocumentForEach) {
+  std::vector<data::ChatTokens> chats;
+  for (const std::size_t size : {7, 12, 15, 4})
+    chats.push_back({std::vector<std::int32_t>(size + 1, 3), std::vector<std::uint8_t>(size + 1, 1)});
+  const data::ChatSamples set("chats", chats, 20, data::ChatTooLong::cut, data::ChatPacking::on);
+  ASSERT_EQ(set.count(), 2);
+  const std::vector<std::int32_t> begins = documents_from(train::ChatHeldOutBatches(set), 0, 3);
+  EXPECT_EQ(begins[6], 0);
+  EXPECT_EQ(begins[18], 7) << "the second conversation";
+  EXPECT_EQ(begins[19], 19) << "padding";
+  EXPECT_EQ(begins[20 + 14], 0);
+  EXPECT_EQ(begins[20 + 18], 15);
+  EXPECT_EQ(begins[40 + 9], 9) << "a sample without a loss";
+  documents_from(train::ChatTrainBatches(set, 1), 0, 3);
 }
 
 }  // namespace
