@@ -138,6 +138,12 @@ __device__ void mask_past(Fragment<kQueries>& scores, const KeyLane& lane, int f
   });
 }
 
+/// The first query that sees keys of a block.
+template <Form kForm>
+__device__ int first_query_of(const AttentionCall& call, int first_key) {
+  return kForm == Form::plain || call.mask == AttentionMask::causal ? first_key : 0;
+}
+
 /// Which queries the keys of a block, of a warp and of a lane are seen by.
 template <Form kForm>
 struct SeeingQueries {
@@ -209,12 +215,6 @@ __device__ KeptPairs draw_kept_pairs(const KeptBits& kept, const KeyLane& lane, 
   }
   const std::uint32_t other = __shfl_xor_sync(~0u, mine, 4);
   return {.bits = {(odd ? other : mine) >> odd, (odd ? mine : other) >> odd}};
-}
-
-/// The first query that sees keys of a block.
-template <Form kForm>
-__device__ int first_query_of(const AttentionCall& call, int first_key) {
-  return kForm == Form::plain || call.mask == AttentionMask::causal ? first_key : 0;
 }
 
 /// The inputs of a block of keys from one of its heads.
