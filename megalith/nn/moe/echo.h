@@ -82,6 +82,7 @@ class Echo {
   friend class EchoPass;
   RoutedPairs choices_of(const EchoPass& pass) const;
   void add_totals(Exec& ex, const Microbatch& microbatch, const ops::EchoStages& stages, const EchoPass& pass) const;
+  bool compares_plans(const Exec& ex) const;
   void compare_plans(Exec& ex, const Microbatch& microbatch, EchoPass& pass) const;
   /// For a GPU. The host waits in every step.
   void compare_on_host(Exec& ex, const Tensor& hashes, const Tensor& step_state, Index steps, EchoPass& pass) const;

@@ -428,7 +428,8 @@ __global__ void __launch_bounds__(kRowThreads) echo_rows_kernel(const Echo echo)
   echo.rows[i] = pairs;
 }
 
-/// FNV-1a of little-endian i32, by one thread: each byte needs the one before. Some 10 ns a number.
+/// FNV-1a of little-endian i32, by one thread: each byte needs the one before. Some 60 ns a number: plans
+/// of 64 ranks and 256 experts with 2 slots take 0.5 ms.
 __global__ void echo_hash_kernel(const Echo echo) {
   std::uint64_t hash = 0xcbf29ce484222325ull;
   const auto add = [&](std::int32_t value) {
