@@ -1,7 +1,7 @@
 // Runs one target on its seeds and on random changes of them, or on files: for compilers without libFuzzer, and to look
 // at a finding.
 //   fuzz_replay TARGET [--first N] [--runs N] [--seconds S] [--write-seeds DIR | --write-input FILE] [FILE...]
-// --write-input writes the first input and runs nothing.
+// --write-input writes the first input and runs nothing. RUNS is 100,000, with MEGALITH_TESTS=all 200,000.
 // Exit code 1 with a line on the input when a promise is broken, or by a signal.
 #include <csignal>
 #include <cstdio>
@@ -15,6 +15,7 @@
 #include "megalith/base/clock.h"
 
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/support/sweep.h"
 
 namespace {
 
@@ -32,7 +33,7 @@ extern "C" void on_signal(int number) {
 
 struct Arguments {
   std::string target, seeds_folder, input_file;
-  std::uint64_t first = 0, runs = 100000;
+  std::uint64_t first = 0, runs = 200000 / static_cast<std::uint64_t>(megalith::support::sweep_stride(2));
   double seconds = 1e9;
   std::vector<std::string> files;
 };
