@@ -41,6 +41,10 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
       o.decay_steps != optim::default_decay_steps(o.decay, o.warmup_steps, plan.train.steps);  // of a resolved recipe
   const bool no_fp8 = plan.train.policy().gemms != GemmFormat::e4m3;
   constexpr std::string_view kNoFp8 = "a train.precision other than fp8";
+  const TrainConfig& t = plan.train;
+  const bool no_spikes = !t.spikes.is_on(), is_scaled = t.scaling.is_on();
+  const bool no_skips = !is_scaled && t.on_nonfinite == ops::NonFinite::stop && !t.spikes.skips();
+  constexpr std::string_view kNoSpikes = "train.spike_loss = 0 and train.spike_norm = 0";
   constexpr std::string_view kGraphs = "graphs.mode = none";
   const bool is_chat = plan.data.format == data::DataFormat::chat;
   return {{"data.key", is_chat && plan.data.key != data::DataConfig().key, "data.format = chat"},
@@ -60,6 +64,11 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
           {"optimizer.decay_steps", no_decay_steps, "an optimizer.decay that has no end"},
           {"train.early_stop_delta", plan.train.early_stop == 0 && plan.train.early_stop_delta != 0,
            "train.early_stop = 0"},
+          {"train.on_nonfinite", is_scaled && t.on_nonfinite == ops::NonFinite::skip,
+           "train.precision = fp16, which always skips"},
+          {"train.skip_limit", no_skips && t.skip_limit != TrainConfig().skip_limit, "settings that skip no step"},
+          {"train.spike_window", no_spikes && t.spikes.window != ops::SpikeRules().window, kNoSpikes},
+          {"train.on_spike", no_spikes && t.spikes.on_spike != ops::OnSpike::report, kNoSpikes},
           {"moe.capacity_run", no_capacity, kCapacity},
           {"moe.drop_by", no_capacity, kCapacity},
           {"recompute.modules", is_only(nn::RecomputeModule::gelu) && !m.has_mlps(), kNoMlps},

@@ -25,6 +25,10 @@ inline constexpr std::array<std::string_view, 3> kNamesOf<TpOverlap> = {"auto", 
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<ops::GemmChoice> = {"timed", "heuristic"};
 template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<ops::NonFinite> = {"stop", "skip"};
+template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<ops::OnSpike> = {"report", "skip"};
+template <>
 inline constexpr std::array<std::string_view, 5> kNamesOf<optim::DecayCurve> = {"constant", "linear", "cosine", "wsd",
                                                                                 "inverse_sqrt"};
 template <>

@@ -50,6 +50,7 @@ Bounds at_least(double min, std::string_view note = {}) { return {.min = min, .n
 Bounds between(double min, double max) { return {.min = min, .max = max}; }
 Bounds only(double value, std::string_view note) { return {.min = value, .max = value, .note = note}; }
 Bounds above(double min) { return {.min = min, .is_above = true}; }
+Bounds spike_factor() { return {.min = 0, .note = "0: off, else above 1"}; }
 Bounds probability() { return {.min = 0, .max = 1, .is_below = true}; }
 Bounds scale() { return {.min = 0, .max = kMaxScale, .is_above = true}; }
 Bounds batch_ramp() {
@@ -543,6 +544,35 @@ std::vector<Key> make_keys() {
        words("1000 with `fp16`"), at_least(1, "steps without an overflow before the scale doubles"), warns, not_differ,
        "steps in a row without an overflow before the scale doubles",
        [](const RunPlan& plan) { return plan.train.scaling.is_on(); }},
+      {"train.on_nonfinite", at([](auto& c) -> auto& { return c.train.on_nonfinite; }), literal("'stop'"),
+       one_of(kNamesOf<ops::NonFinite>), may_change, not_differ,
+       "what a step does whose loss or gradients are not finite: `stop` ends the run, `skip` changes no parameter and "
+       "goes on with the next batch ([bad numbers](reliability.md#bad-numbers)). `fp16` always skips"},
+      {"train.skip_limit", at([](auto& c) -> auto& { return c.train.skip_limit; }), literal("20"), at_least(1),
+       may_change, not_differ,
+       "so many skipped steps in a row end the run; in `fp16` of those that overflow only the ones at `loss_scale_min` "
+       "count"},
+      {"train.spike_loss",
+       at(
+           [](auto& c) -> auto& { return c.train.spike_loss; }, [](auto& c) -> auto& { return c.train.spikes.loss; }),
+       literal("0.0"), spike_factor(), may_change, not_differ,
+       "a loss above so many times its mean over the last steps is a spike ([bad "
+       "numbers](reliability.md#bad-numbers)); 0: off"},
+      {"train.spike_norm",
+       at(
+           [](auto& c) -> auto& { return c.train.spike_norm; }, [](auto& c) -> auto& { return c.train.spikes.norm; }),
+       literal("0.0"), spike_factor(), may_change, not_differ, "the same for the gradient norm"},
+      {"train.spike_window",
+       at(
+           [](auto& c) -> auto& { return c.train.spike_window; },
+           [](auto& c) -> auto& { return c.train.spikes.window; }),
+       literal("100"), at_least(1), may_change, not_differ,
+       "steps that the means are over; so many pass before the first spike can be found"},
+      {"train.on_spike",
+       at(
+           [](auto& c) -> auto& { return c.train.on_spike; }, [](auto& c) -> auto& { return c.train.spikes.on_spike; }),
+       literal("'report'"), one_of(kNamesOf<ops::OnSpike>), may_change, not_differ,
+       "what a step with a spike does: `report` warns, `skip` also changes no parameter"},
       {"train.deterministic", at([](auto& c) -> auto& { return c.train.deterministic; }), literal("true"), any(),
        may_change, not_differ,
        "the same bits in every run on the same GPU, 0 to 3 % slower. CPUs always give the same bits"},

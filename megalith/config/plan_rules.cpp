@@ -178,6 +178,8 @@ void check_batches(const RunPlan& plan, Problems& out) {
 void check_train(const RunPlan& plan, Problems& out) {
   const TrainConfig& t = plan.train;
   out.require(!plan.data.train.empty() || t.steps == 0, "data.train", "[]", "must name at least one file to train on");
+  for (const auto& [key, factor] : {std::pair{"train.spike_loss", t.spikes.loss}, {"train.spike_norm", t.spikes.norm}})
+    out.require(factor == 0 || factor > 1, key, factor, "must be above 1: so many times the mean is a spike; 0: off");
   if (t.early_stop > 0) {
     out.require(plan.data.has_valid(), "train.early_stop", t.early_stop,
                 "needs a held-out set: give data.valid or data.split");

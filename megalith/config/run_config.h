@@ -55,9 +55,11 @@ struct RunConfig {
     std::optional<double> timeout_s;
   } parallel;
   struct Train {
-    std::optional<Index> steps, global_batch, micro_batch, seed, eval_interval, eval_batches, early_stop;
+    std::optional<Index> steps, global_batch, micro_batch, seed, eval_interval, eval_batches, early_stop, skip_limit,
+        spike_window;
     std::optional<std::string> init, precision, gemm, batch_ramp;
-    std::optional<double> loss_scale, loss_scale_min, early_stop_delta;
+    std::optional<double> loss_scale, loss_scale_min, early_stop_delta, spike_loss, spike_norm;
+    std::optional<std::string> on_nonfinite, on_spike;
     std::optional<Index> loss_scale_interval;
     std::optional<bool> deterministic;
   } train;

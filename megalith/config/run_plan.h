@@ -34,6 +34,9 @@ struct TrainConfig {
   std::uint64_t seed = 1234;
   std::string precision = "fp32";  ///< fp64, fp32, bf16, fp16, fp8
   ops::LossScaling scaling;        ///< fp16 only
+  ops::NonFinite on_nonfinite = ops::NonFinite::stop;
+  ops::SpikeRules spikes = {};
+  Index skip_limit = 20;  ///< skipped steps in a row that end the run
   bool deterministic = true;
   ops::GemmChoice gemm = ops::GemmChoice::timed;  ///< of GEMMs on a GPU; the CPU has one algorithm
   Index eval_interval = 0;                        ///< steps between evaluations; 0: only at the end

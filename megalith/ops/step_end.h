@@ -44,8 +44,8 @@ struct LearningRate {
 };
 
 /// Dynamic loss scaling. An overflow skips its step and halves the scale, but not below `smallest`. `growth_interval`
-/// consecutive steps without one double it. `initial` 0: no scaling, and a step that is not finite halts the run.
-/// Source: Micikevicius et al. 2018, arXiv:1710.03740.
+/// consecutive steps without one double it. `initial` 0: no scaling, and NonFinite states what a step does that is not
+/// finite. Source: Micikevicius et al. 2018, arXiv:1710.03740.
 struct LossScaling {
   double initial = 0, smallest = 1;
   std::int64_t growth_interval = 1000;
@@ -53,19 +53,50 @@ struct LossScaling {
   constexpr bool is_on() const { return initial > 0; }
 };
 
+/// What a step does whose numbers are not finite, without loss scaling. `stop`: nothing changes any more. `skip`: the
+/// step changes nothing, and the next one goes on.
+enum class NonFinite : std::uint8_t { stop, skip };
+/// What a step does whose loss or gradient norm is a spike. `skip`: it changes nothing.
+enum class OnSpike : std::uint8_t { report, skip };
+
+/// A spike is a loss, or a norm of gradients, above so many times its mean over the last `window` steps. Each step
+/// moves the mean by 1 / window of the difference, a spike as if it were at the limit: so a mean follows numbers that
+/// stay high. The first `window` steps have no spikes; until then it is the plain mean. Nothing is a spike above a mean
+/// of 0, which would stay 0.
+struct SpikeRules {
+  double loss = 0, norm = 0;  ///< how many times; 0: off
+  std::int64_t window = 100;
+  OnSpike on_spike = OnSpike::report;
+
+  constexpr bool is_on() const { return loss > 0 || norm > 0; }
+  constexpr bool skips() const { return is_on() && on_spike == OnSpike::skip; }
+};
+
+/// What SpikeRules keep of the steps before; all 0 where they are off.
+struct SpikeMeans {
+  std::int64_t steps = 0;  ///< that were finite
+  double loss = 0, norm = 0;
+};
+
 /// The state of the optimizer in addition to its moments, in device memory.
 struct OptimizerState {
   std::int64_t updates = 0;  ///< how many were applied so far
   double loss_scale = 1;
   std::int64_t clean_steps = 0;  ///< how many, without a break, since the scale last changed
-  /// 1: a step was not finite or the ranks disagreed; nothing changes any more. 2: experts had too few rows in a step;
-  /// it and those after it change nothing until the host sets this to 0.
+  /// 1: a step was not finite (NonFinite::stop) or the ranks disagreed; nothing changes any more. 2: experts had too
+  /// few rows in a step; it and those after it change nothing until the host sets this to 0.
   std::int64_t halted = 0;
   /// Terms of the first loss in the global batch of the next step, where they are counted before it (StepCounts); else
   /// 0.
   std::int64_t next_terms = 0;
+  /// Skipped steps in a row, up to the last one. With loss scaling, steps that were not finite at a scale above the
+  /// smallest do not count, and end the row.
+  std::int64_t skipped_steps = 0;
+  SpikeMeans means = {};
 };
 inline constexpr std::int64_t kHeldForRows = 2;
+/// Bits of StepOutcome::spikes.
+inline constexpr std::int64_t kLossSpike = 1, kNormSpike = 2;
 
 /// The largest number of losses of a model.
 inline constexpr int kMaxLosses = 4;
@@ -101,7 +132,10 @@ struct StepOutcome {
   double grad_norm = 0, learning_rate = 0, loss_scale = 1;  ///< the norm unscaled, before clipping; the scale used
   std::int64_t halted = 0;                                  ///< OptimizerState::halted after the step
   std::int32_t applied = 0;
-  std::int32_t finite_here = 1;  ///< this rank's numbers were finite
+  std::int32_t finite_here = 1;    ///< this rank's numbers were finite
+  std::int64_t skipped_steps = 0;  ///< OptimizerState::skipped_steps after the step
+  std::int64_t spikes = 0;         ///< kLossSpike, kNormSpike
+  SpikeMeans means = {};           ///< before the step
 };
 
 /// What a step does in which experts had too few rows.
@@ -112,6 +146,8 @@ struct StepRules {
   LossScaling scaling = {};
   double clip = 0;  ///< limit of the global gradient norm; 0: none
   WithoutRows without_rows = WithoutRows::holds;
+  NonFinite non_finite = NonFinite::stop;
+  SpikeRules spikes = {};
   /// Backward multiplies every term of the first loss by 1 / this, before the number of terms of all ranks is known.
   /// The update then corrects the gradients. 0: they need no correction. Models with several losses have 0: their terms
   /// are counted before the step, and scale_step_state() divides by them.
@@ -174,6 +210,19 @@ constexpr double clip_factor(double clip, double norm) {
   return factor < 1.0 ? factor : 1.0;
 }
 
+/// The spikes of a step with this loss and this norm, which are finite. Moves the means.
+constexpr std::int64_t find_spikes(const SpikeRules& rules, double loss, double norm, SpikeMeans& means) {
+  const bool is_known = means.steps >= rules.window;
+  const auto age = static_cast<double>(is_known ? rules.window : means.steps + 1);
+  const double loss_limit = rules.loss * means.loss, norm_limit = rules.norm * means.norm;
+  const bool is_loss_spike = is_known && loss_limit > 0 && loss > loss_limit,
+             is_norm_spike = is_known && norm_limit > 0 && norm > norm_limit;
+  means.loss += ((is_loss_spike ? loss_limit : loss) - means.loss) / age;
+  means.norm += ((is_norm_spike ? norm_limit : norm) - means.norm) / age;
+  ++means.steps;
+  return (is_loss_spike ? kLossSpike : 0) + (is_norm_spike ? kNormSpike : 0);
+}
+
 /// The decision, from the totals over all ranks: the action of the optimizer, its new state, and the report.
 constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, const StepCounts& counts,
                              OptimizerState& state, StepOutcome& outcome) {
@@ -181,8 +230,15 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   const bool has_rows = counts.without_rows == 0 || rules.without_rows == WithoutRows::counts;
   const double mean = rules.mean_factor(counts);
   const double norm = std::sqrt(totals.squares) / state.loss_scale * mean;
+  const bool is_complete = agreed && finite && has_rows && state.halted == 0;
+  outcome.means = state.means;
+  outcome.spikes = 0;
+  if (!rules.spikes.is_on())
+    state.means = {};
+  else if (is_complete)
+    outcome.spikes = find_spikes(rules.spikes, rules.mean_loss(totals, counts), norm, state.means);
   StepVerdict verdict;
-  verdict.apply = agreed && finite && has_rows && state.halted == 0 ? 1 : 0;
+  verdict.apply = is_complete && (outcome.spikes == 0 || rules.spikes.on_spike == OnSpike::report) ? 1 : 0;
   verdict.factor = clip_factor(rules.clip, norm) / state.loss_scale * mean;
   verdict.learning_rate = rules.learning_rate.of(state.updates + 1);
   verdict.update = state.updates;
@@ -193,6 +249,7 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   outcome.loss_scale = state.loss_scale;
   outcome.applied = verdict.apply != 0 ? 1 : 0;
   outcome.halted = state.halted;
+  outcome.skipped_steps = state.skipped_steps;
   state.next_terms = static_cast<std::int64_t>(counts.next_terms);
   if (state.halted != 0) return verdict;
   if (agreed && !has_rows) {
@@ -201,13 +258,16 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   }
   if (verdict.apply != 0) ++state.updates;
   const bool scaled = rules.scaling.is_on();
-  if (!agreed || (!finite && !scaled)) {
+  // At a larger scale overflows are how the scale is found.
+  const bool is_counted = verdict.apply == 0 && (finite || !scaled || state.loss_scale <= rules.scaling.smallest);
+  outcome.skipped_steps = state.skipped_steps = is_counted ? state.skipped_steps + 1 : 0;
+  if (!agreed || (!finite && !scaled && rules.non_finite == NonFinite::stop)) {
     outcome.halted = state.halted = 1;
-  } else if (!finite) {
+  } else if (!finite && scaled) {
     const double halved = state.loss_scale / 2;
     state.loss_scale = halved > rules.scaling.smallest ? halved : rules.scaling.smallest;
     state.clean_steps = 0;
-  } else if (scaled && ++state.clean_steps >= rules.scaling.growth_interval) {
+  } else if (finite && scaled && ++state.clean_steps >= rules.scaling.growth_interval) {
     state.loss_scale *= 2;
     state.clean_steps = 0;
   }

@@ -17,6 +17,7 @@ using nlohmann::json;
 
 constexpr Index kSeriesBuckets = 400, kLoadBuckets = 100;  // by which a page keeps to its size (docs/report.md)
 constexpr std::size_t kMaxMarks = 200, kMaxDamage = 20, kTailBytes = 256, kMaxMarkText = 2000;
+constexpr std::string_view kSpikeEnd = "_spike";  // loss_spike: how many times its mean a loss is
 constexpr Index kMaxStep = Index{1} << 53;
 
 /// The member of an object that is a step; -1 where there is none that can be one.
@@ -97,7 +98,7 @@ void RunReader::read_step(const json& line, Index step) {
   ++metrics_.steps;
   metrics_.last_step = std::max(metrics_.last_step, step);
   for (const auto& [key, value] : line.items()) {
-    if (key == "step" || key == "skipped" || key == "rerun") continue;
+    if (key == "step" || key == "skipped" || key == "rerun" || key.ends_with(kSpikeEnd)) continue;
     if (value.is_null()) mark({.kind = "not finite", .step = step, .text = key});
     add_number(key, value, step);
     if (!value.is_object()) continue;
@@ -110,6 +111,11 @@ void RunReader::read_step(const json& line, Index step) {
     const auto found = line.find(key);
     return found != line.end() && found->is_number() && found->get<double>() != 0;
   };
+  for (const char* number : {"loss", "grad_norm"}) {
+    const std::string key = str(number, kSpikeEnd);
+    if (is_set(key.c_str()))
+      mark({.kind = "spike", .step = step, .text = str(number, ": ", text_in(line, key.c_str()), " times its mean")});
+  }
   if (is_set("skipped")) mark({.kind = "skipped", .step = step});
   if (is_set("rerun")) mark({.kind = "rerun", .step = step});
 }

@@ -13,9 +13,9 @@
 
 namespace megalith::apps {
 
-/// What happened at a step: a step that was skipped, rerun or not finite, or an event of history.jsonl.
+/// What happened at a step: a step that was skipped, rerun, a spike or not finite, or an event of history.jsonl.
 struct RunMark {
-  std::string kind;  ///< "skipped", "rerun", "not finite", or the member "event" of a line of history.jsonl
+  std::string kind;  ///< "skipped", "rerun", "spike", "not finite", or the member "event" of a line of history.jsonl
   Index step = 0;
   std::string time = {}, text = {};
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megalith/base/error.h"
@@ -12,6 +13,7 @@
 #include "megalith/ops/init.h"
 #include "megalith/ops/row_budget.h"
 #include "megalith/ops/scaled_matmul.h"
+#include "megalith/train/first_op.h"
 #include "megalith/train/gather.h"
 #include "megalith/train/non_finite.h"
 
@@ -94,22 +96,38 @@ void Engine::forget_graphs() {
   graphs_.forget();
 }
 
-void Engine::refuse(const ops::StepOutcome& outcome, Index step) {
-  if (outcome.counts.calls != 0) {
-    throw CollectiveError(str("[step ", step,
-                              "] the ranks disagree about the collectives of this step: parameters stay those of step ",
-                              step - 1));
-  }
-  const std::string ranks = ranks_with_non_finite(world(), outcome.finite_here == 0), broken = broken_parameter();
-  throw NonFiniteError(str("[step ", step, "] loss = ", exact(outcome.totals.loss_sums[0]),
-                           ", gradient norm = ", exact(outcome.grad_norm), ": must be finite; seen on rank ", ranks,
-                           broken.empty() ? "" : "; " + broken, "; parameters stay those of step ", step - 1,
-                           ". A lower optimizer.lr or a longer warm-up may help"));
+void Engine::refuse_disagreement(Index step) {
+  throw CollectiveError(str("[step ", step,
+                            "] the ranks disagree about the collectives of this step: parameters stay those of step ",
+                            step - 1));
 }
 
-std::string Engine::broken_parameter() {
+std::string Engine::where_not_finite(const ops::StepOutcome& outcome, Index step) {
+  const std::string ranks = "seen on rank " + ranks_with_non_finite(world(), outcome.finite_here == 0);
   const Gradients gradients = steps_started() == 0 ? Gradients::kept : Gradients::replaced;
-  return non_finite_parameter(world(), exec(), stage().params(), gradients);
+  const NonFiniteTensor first = first_non_finite(world(), exec(), stage().params(), gradients);
+  const std::string where = first.text.empty() ? ranks : str(ranks, "; ", first.text);
+  const bool skips = program_.rules().non_finite == ops::NonFinite::skip;
+  if (skips && !first.is_parameter) return where;
+  throw NonFiniteError(str(
+      "[step ", step, "] loss = ", exact(outcome.totals.loss_sums[0]), ", gradient norm = ", exact(outcome.grad_norm),
+      ": must be finite; ", where, skips ? ", and no later step can be finite" : "", first_op_not_finite(),
+      "; parameters stay those of step ", step - 1, ". A lower optimizer.lr or a longer warm-up may help"));
+}
+
+std::string Engine::first_op_not_finite() {
+  const config::RunPlan& plan = memory_.plan();
+  if (plan.model.moe.has_experts()) return "";
+  const comm::HostWait waiting(world());
+  world().wait_for(exec());  // a later step that is in flight changes nothing
+  constexpr double kMax_s = 60;
+  FirstOpFinder finder(stage(), std::min(kMax_s, plan.timeout_s / 4));
+  load(under_way_[static_cast<std::size_t>((finished_ - 1) % kMaxStarted)]);
+  exec().watched(finder, [&] { graphs_.run_passes_eagerly(); });
+  world().wait_for(exec());
+  Finding found = finder.found();
+  if (!found.text.empty()) found.text = str("; first in ", found.text, " on rank ", world().rank());
+  return share_least_text(world(), found);
 }
 
 Index Engine::needed_factor(std::byte* totals) const {
@@ -259,16 +277,24 @@ StepReport Engine::finish_step() {
     run_again();
     outcome = wait();
   }
-  const bool skipped = outcome.applied == 0;
-  const bool scaled = program_.rules().scaling.is_on() && outcome.counts.calls == 0;
-  if (skipped && !scaled) refuse(outcome, started.step());
+  const ops::StepRules& rules = program_.rules();
+  const bool skipped = outcome.applied == 0, finite = outcome.counts.non_finite == 0;
+  if (outcome.counts.calls != 0) refuse_disagreement(started.step());
+  if (outcome.halted != 0 && finite) throw InternalError("[Engine::finish_step] an earlier step has ended the run");
+  std::string where;
+  if (!finite && !rules.scaling.is_on()) where = where_not_finite(outcome, started.step());
   const Requests asked = StepProgram::answer(outcome.counts);
-  return {.loss = program_.rules().mean_loss(outcome.totals, outcome.counts),
+  return {.loss = rules.mean_loss(outcome.totals, outcome.counts),
           .losses = means_of(outcome.totals, outcome.counts),
           .grad_norm = outcome.grad_norm,
           .learning_rate = skipped ? 0.0 : outcome.learning_rate,
           .loss_scale = outcome.loss_scale,
           .skipped = skipped,
+          .finite = finite,
+          .skipped_steps = outcome.skipped_steps,
+          .spikes = outcome.spikes,
+          .means = outcome.means,
+          .where = std::move(where),
           .rerun = held,
           .rows_factor = held ? 1e-3 * static_cast<double>(needed_factor(outcome_of(index) + kOutcomeBytes)) : 0.0,
           .stop = asked.stop == Stop::asked,

@@ -195,6 +195,12 @@ void GraphRunner::measure_rows() {
   memory_.exec().set_call_site({});
 }
 
+void GraphRunner::run_passes_eagerly() {
+  layer_graphs_.set_state(GraphCache::State::eager);
+  program_.passes();
+  memory_.exec().set_call_site({});
+}
+
 void GraphRunner::run_evaluation() {
   const auto checked = uses_eval_graph(plan_) ? check_.turn(graph_evaluations()) : GraphCheck::Checked::no;
   check_.run(memory_.exec(), {"evaluated batch", batches_ + 1}, checked, [this](Via via) {

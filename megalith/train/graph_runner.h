@@ -47,6 +47,8 @@ class GraphRunner {
   void run_in_rounds(const Requests& requests);
   /// Only its passes and its vote: the totals tell how many rows experts need.
   void measure_rows();
+  /// Only its passes, op by op. Nothing may be in flight.
+  void run_passes_eagerly();
   /// Evaluates a batch that is loaded.
   void run_evaluation();
   /// No more batches follow for now.

@@ -1,8 +1,10 @@
 #include "megalith/train/metrics.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 
 #include <nlohmann/json.hpp>
 
@@ -60,6 +62,20 @@ std::set<Index> drop_later_lines(io::Fs& fs, const io::Path& file, Index last_st
 
 }  // namespace
 
+std::string Spike::text() const {
+  std::array<char, 96> text{};
+  std::snprintf(text.data(), text.size(), "the %s %.4g is %.3g times its mean", name, value, times());
+  return text.data();
+}
+
+std::vector<Spike> spikes_of(const StepReport& report) {
+  std::vector<Spike> spikes;
+  if ((report.spikes & ops::kLossSpike) != 0) spikes.push_back({"loss", "loss", report.loss, report.means.loss});
+  if ((report.spikes & ops::kNormSpike) != 0)
+    spikes.push_back({"grad_norm", "gradient norm", report.grad_norm, report.means.norm});
+  return spikes;
+}
+
 std::vector<Scalar> scalars_of(const StepMetrics& m) {
   std::vector<Scalar> all = {{"train/loss", m.result.loss},
                              {"train/grad_norm", m.result.grad_norm},
@@ -107,9 +123,11 @@ MetricsLog::MetricsLog(io::Fs& fs, const io::Path& file, Index resumed_step)
     : evaluated_(drop_later_lines(fs, file, resumed_step)), file_(fs, file) {}
 
 void MetricsLog::write(const StepMetrics& m) {
+  std::string spikes;
+  for (const Spike& spike : spikes_of(m.result)) spikes += str(",\"", spike.key, "_spike\":", number(spike.times()));
   line(str(kStep, m.step, ",\"loss\":", number(m.result.loss), parts_of(m.result.losses),
            ",\"grad_norm\":", number(m.result.grad_norm), ",\"lr\":", number(m.result.learning_rate),
-           ",\"loss_scale\":", number(m.result.loss_scale), ",\"skipped\":", m.result.skipped ? 1 : 0,
+           ",\"loss_scale\":", number(m.result.loss_scale), ",\"skipped\":", m.result.skipped ? 1 : 0, spikes,
            m.result.rerun ? str(",\"rerun\":1,\"rows_factor\":", number(m.result.rows_factor)) : "", ",\"tokens\":",
            m.tokens, ",\"step_time_s\":", number(m.step_time_s), ",\"tokens_per_second\":", number(m.tokens_per_second),
            ",\"model_tflops_per_s\":", number(m.model_tflops_per_s), ",\"missed_saves\":", m.missed_saves,

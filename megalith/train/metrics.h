@@ -21,6 +21,18 @@ struct StepMetrics {
   Index memory_bytes = 0;  ///< of the rank with the most: planned, and measured on GPUs
 };
 
+/// A loss or gradient norm above the limit of train.spike_loss or train.spike_norm.
+struct Spike {
+  const char* key;   ///< in metrics.jsonl: "loss", "grad_norm"
+  const char* name;  ///< in messages
+  double value = 0, mean = 0;
+
+  double times() const { return value / mean; }
+  /// "the loss 5.3 is 2.1 times its mean"
+  std::string text() const;
+};
+std::vector<Spike> spikes_of(const StepReport& report);
+
 /// The same numbers for TensorBoard.
 std::vector<Scalar> scalars_of(const StepMetrics& metrics);
 

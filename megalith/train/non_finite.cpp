@@ -1,21 +1,30 @@
 #include "megalith/train/non_finite.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "megalith/base/str.h"
 #include "megalith/params/non_finite.h"
 #include "megalith/train/gather.h"
-#include "megalith/train/host_staging.h"
 
 namespace megalith::train {
 namespace {
 
-/// Adds a tensor of the device block by block.
-void add_blocks(FirstNonFinite& first, Exec& ex, HostStaging& staging, const std::string& name, const Tensor& tensor) {
+/// Calls use(block in host memory) for each block of a tensor of the device, while it returns true.
+template <class Use>
+void for_each_block_of(Exec& ex, HostStaging& staging, const Tensor& tensor, Use&& use) {
   const Index most = HostStaging::kBytes / size_of(tensor.dtype());
-  for (Index at = 0; at < tensor.numel() && first.is_wanted(name); at += most)
-    first.add(name, staging.read(ex, tensor, at, std::min(most, tensor.numel() - at)));
+  for (Index at = 0; at < tensor.numel(); at += most)
+    if (!use(staging.read(ex, tensor, at, std::min(most, tensor.numel() - at)))) return;
+}
+
+void add_blocks(FirstNonFinite& first, Exec& ex, HostStaging& staging, const std::string& name, const Tensor& tensor) {
+  if (!first.is_wanted(name)) return;
+  for_each_block_of(ex, staging, tensor, [&](const Tensor& block) {
+    first.add(name, block);
+    return first.is_wanted(name);
+  });
 }
 
 Finding first_value(Exec& ex, HostStaging& staging, const ParamSet& params, int rank) {
@@ -36,11 +45,21 @@ Finding first_gradient(Exec& ex, HostStaging& staging, const ParamSet& params, i
 
 }  // namespace
 
-std::string non_finite_parameter(comm::World& world, Exec& ex, const ParamSet& params, Gradients gradients) {
+bool is_finite(Exec& ex, HostStaging& staging, const Tensor& tensor) {
+  const DType dtype = tensor.dtype();
+  if (dtype != DType::f64 && dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) return true;
+  bool finite = true;
+  for_each_block_of(ex, staging, tensor,
+                    [&](const Tensor& block) { return finite = !non_finite_value(block).has_value(); });
+  return finite;
+}
+
+NonFiniteTensor first_non_finite(comm::World& world, Exec& ex, const ParamSet& params, Gradients gradients) {
   HostStaging staging;
   std::string value = share_least_text(world, first_value(ex, staging, params, world.rank()));
-  if (!value.empty() || gradients == Gradients::replaced) return value;
-  return share_least_text(world, first_gradient(ex, staging, params, world.rank()));
+  if (!value.empty()) return {.is_parameter = true, .text = std::move(value)};
+  if (gradients == Gradients::replaced) return {};
+  return {.text = share_least_text(world, first_gradient(ex, staging, params, world.rank()))};
 }
 
 std::string ranks_with_non_finite(comm::World& world, bool mine) {

@@ -34,6 +34,13 @@ std::string flops_text(double tflops) {
   return printed("%.*f %s", decimals, value, unit);
 }
 
+/// Why a step has changed nothing.
+std::string reason_of_skip(const StepReport& report) {
+  if (report.finite) return "skipped: a spike";
+  if (!report.where.empty()) return "skipped: loss or gradients are not finite";
+  return printed("skipped: a gradient overflows at loss scale %g", report.loss_scale);
+}
+
 /// A part of a line, and in which order parts are left out of a narrow one: the largest first, 0 never.
 struct Part {
   std::string text;
@@ -48,12 +55,13 @@ std::string ProgressLine::text(const StepMetrics& m, std::size_t columns) const 
   std::vector<Part> parts = {
       {str("step ", m.step, "/", last_step_), 0},
       {printed("loss %.4f", m.result.loss), 0},
-      m.result.skipped ? Part{printed("skipped: a gradient overflows at loss scale %g", m.result.loss_scale), 3}
-                       : Part{printed("norm %.3f", m.result.grad_norm), 3},
+      m.result.skipped ? Part{reason_of_skip(m.result), 3} : Part{printed("norm %.3f", m.result.grad_norm), 3},
       {printed("%.0f tokens/s", m.tokens_per_second * faster), 1},
       {flops_text(m.model_tflops_per_s * faster), 4},
       {"ETA " + duration(step_s * static_cast<double>(last_step_ - m.step)), 2}};
   if (!m.result.moe.empty()) parts.push_back({printed("load %.2f", m.result.moe.worst().max_over_mean), 3});
+  for (const Spike& spike : spikes_of(m.result))
+    parts.push_back({printed("spike: %s %.3g x its mean", spike.name, spike.times()), 3});
   if (m.result.rerun)
     parts.push_back({printed("run again: experts need moe.rank_capacity_factor = %.3f", m.result.rows_factor), 3});
   if (const auto ranks = m.result.moe.worst_ranks())

@@ -27,10 +27,10 @@ pipeline::Executor::Boundary boundary(const model::Stage& stage) {
 }
 
 // These lie in device memory, whose bytes are compared: none may be padding, which would be others in each run.
-static_assert(sizeof(ops::OptimizerState) == 5 * 8 && sizeof(ops::StepVerdict) == 4 * 8);
+static_assert(sizeof(ops::OptimizerState) == 9 * 8 && sizeof(ops::StepVerdict) == 4 * 8);
 static_assert(sizeof(ops::StepTotals) == (1 + ops::kMaxLosses) * 8 &&
               sizeof(ops::StepCounts) == (5 + ops::kMaxLosses) * 8);
-static_assert(sizeof(ops::StepOutcome) == sizeof(ops::StepTotals) + sizeof(ops::StepCounts) + 4 * 8 + 2 * 4);
+static_assert(sizeof(ops::StepOutcome) == sizeof(ops::StepTotals) + sizeof(ops::StepCounts) + 9 * 8 + 2 * 4);
 
 template <class T>
 Tensor struct_tensor() {

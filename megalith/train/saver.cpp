@@ -19,6 +19,7 @@
 #include "megalith/train/attention_facts.h"
 #include "megalith/train/gather.h"
 #include "megalith/train/moment_types.h"
+#include "megalith/train/optimizer_record.h"
 #include "megalith/train/replica_check.h"
 
 namespace megalith::train {
@@ -67,21 +68,6 @@ std::string hash_of(const checkpoint::RunState& saved, const char* name) {
 /// Whether a run may go on with it: both are equal, or what was saved is not known.
 bool is_same(const checkpoint::RunState& saved, const char* name, std::uint64_t hash) {
   return hash_of(saved, name) == hex64(hash) || hash_of(saved, name) == hex64(0);
-}
-
-Index count_of(const checkpoint::RunState& saved, const std::string& name) {
-  const auto found = saved.integers.find(name);
-  if (found == saved.integers.end()) throw InputError(str("[resume] MANIFEST: integers.", name, " is missing"));
-  if (found->second < 0) {
-    throw InputError(str("[resume] MANIFEST: integers.", name, " = ", found->second, ": must not be negative"));
-  }
-  return found->second;
-}
-
-double real_of(const checkpoint::RunState& saved, const std::string& name) {
-  const auto found = saved.reals.find(name);
-  if (found == saved.reals.end()) throw InputError(str("[resume] MANIFEST: reals.", name, " is missing"));
-  return found->second;
 }
 
 /// Nothing where the run that saved had none.
@@ -194,15 +180,10 @@ std::vector<std::string> Saver::warnings_of_other_rules(const checkpoint::Manife
 }
 
 checkpoint::RunState Saver::run_state(const Progress& progress) {
-  const ops::OptimizerState optimizer = engine_.optimizer_state();
   checkpoint::RunState state = state_at_start(plan_, identity_);
   state.step = progress.step;
   state.integers[kSamples] = progress.samples;
-  state.integers[kUpdates] = optimizer.updates;
-  if (plan_.train.scaling.is_on()) {
-    state.integers["clean_steps"] = optimizer.clean_steps;
-    state.reals["loss_scale"] = optimizer.loss_scale;
-  }
+  add_optimizer_state(state, engine_.optimizer_state(), plan_.train.scaling);
   if (progress.held_out) {
     state.integers[kBestStep] = progress.held_out->best_step;
     state.integers[kWithout] = progress.held_out->without;
@@ -336,11 +317,7 @@ void Saver::load(checkpoint::CheckpointReader& reader) {
   read_pieces(source_of(reader), StateTensors::values_and_moments);
   const checkpoint::RunState& saved = reader.manifest().run;
   ops::OptimizerState optimizer = engine_.optimizer_state();
-  optimizer.updates = count_of(saved, kUpdates);
-  if (plan_.train.scaling.is_on()) {
-    optimizer.clean_steps = count_of(saved, "clean_steps");
-    optimizer.loss_scale = real_of(saved, "loss_scale");
-  }
+  take_optimizer_state(saved, plan_.train.scaling, optimizer);
   engine_.set_optimizer_state(optimizer);
 }
 

@@ -19,6 +19,8 @@ StepProgram::StepProgram(RunMemory& memory)
   const Index terms = plan.model.task ? plan.model.task->labels() : plan.model.seq_len;  // of a sample, at most
   if (!counts_terms_ahead(plan)) rules_.divided_by = static_cast<double>(plan.train.global_batch * terms);
   if (plan.model.moe.overflow == nn::RowOverflow::drop) rules_.without_rows = ops::WithoutRows::counts;
+  rules_.non_finite = plan.train.on_nonfinite;
+  rules_.spikes = plan.train.spikes;
   rules_.losses = 0;
   for (const nn::LossSpec& loss : model::losses_of(plan.model)) rules_.loss_weights[rules_.losses++] = loss.weight;
 }

@@ -66,15 +66,20 @@ struct ChoiceResult {
 struct StepReport {
   double loss = 0;  ///< weighted sum of the means of `losses`, nats
   LossMeans losses = {};
-  double grad_norm = 0;      ///< global, unscaled, before clipping
-  double learning_rate = 0;  ///< 0 if the step was skipped
-  double loss_scale = 1;     ///< of this step
-  bool skipped = false;      ///< fp16 only: a gradient overflowed, nothing was updated
-  bool rerun = false;        ///< experts had too few rows: the step was run again, in rounds
-  double rows_factor = 0;    ///< of a rerun: the least moe.rank_capacity_factor with which it had not been needed
-  bool stop = false;         ///< some rank was asked to stop
-  bool save = false;         ///< some rank requested a save
-  MoeReport moe = {};        ///< of models with experts
+  double grad_norm = 0;        ///< global, unscaled, before clipping
+  double learning_rate = 0;    ///< 0 if the step was skipped
+  double loss_scale = 1;       ///< of this step
+  bool skipped = false;        ///< nothing was updated: numbers were not finite, or a spike
+  bool finite = true;          ///< loss and gradients, on all ranks
+  Index skipped_steps = 0;     ///< ops::OptimizerState::skipped_steps after the step
+  std::int64_t spikes = 0;     ///< ops::kLossSpike, ops::kNormSpike
+  ops::SpikeMeans means = {};  ///< before the step; of train.spike_*
+  std::string where = {};      ///< of a skipped step that was not finite, without loss scaling: ranks and parameter
+  bool rerun = false;          ///< experts had too few rows: the step was run again, in rounds
+  double rows_factor = 0;      ///< of a rerun: the least moe.rank_capacity_factor with which it had not been needed
+  bool stop = false;           ///< some rank was asked to stop
+  bool save = false;           ///< some rank requested a save
+  MoeReport moe = {};          ///< of models with experts
 };
 
 }  // namespace megalith::train

@@ -264,22 +264,37 @@ class Run {
       batches_.pop_front();
       if (first()) report(step, batch, result, seconds);
       add(asked, {.stop = result.stop ? Stop::asked : Stop::no, .save = result.save});
-      refuse_repeated_overflow(step, result);
+      refuse_repeated_skips(step, result);
     }
     finished_at_ = now;
     return asked;
   }
 
-  /// fp16: a step that overflows at the smallest scale is skipped and changes nothing, so the next ones differ from it
-  /// by their data alone. The same on all ranks.
-  void refuse_repeated_overflow(Index step, const StepReport& result) {
-    const double smallest = plan_.train.scaling.smallest;
-    overflows_ = result.skipped && result.loss_scale <= smallest ? overflows_ + 1 : 0;
-    if (overflows_ < kMaxOverflows) return;
-    throw NonFiniteError(str("[step ", step, "] the last ", overflows_,
-                             " steps were not finite at train.loss_scale_min = ", smallest,
-                             ": parameters stay those of step ", step - overflows_,
-                             ". A lower optimizer.lr, a longer warm-up or train.precision = bf16 may help"));
+  /// A step that is skipped changes nothing, so the next ones differ from it by their data alone. The same on all
+  /// ranks.
+  void refuse_repeated_skips(Index step, const StepReport& result) const {
+    const Index skipped = result.skipped_steps;
+    if (skipped < plan_.train.skip_limit) return;
+    const ops::LossScaling& scaling = plan_.train.scaling;
+    const bool overflows = scaling.is_on() && !plan_.train.spikes.skips();  // and nothing else
+    throw NonFiniteError(
+        str("[step ", step, "] the last ", skipped,
+            overflows ? str(" steps were not finite at train.loss_scale_min = ", scaling.smallest)
+                      : str(" steps were skipped, as many as train.skip_limit allows"),
+            ": parameters stay those of step ", step - skipped, ". A lower optimizer.lr",
+            overflows ? ", a longer warm-up or train.precision = bf16 may help" : " or a longer warm-up may help"));
+  }
+
+  /// Warns of a step that was skipped or has a spike; not of one that overflows in fp16, which is usual.
+  void warn_of_numbers(Index step, const StepReport& result) {
+    if (!result.finite && !plan_.train.scaling.is_on()) {
+      log_.warn(str("step ", step, " is skipped: loss = ", result.loss, ", gradient norm = ", result.grad_norm, ", ",
+                    result.where));
+    }
+    for (const Spike& spike : spikes_of(result)) {
+      log_.warn(str("step ", step, result.skipped ? " is skipped: " : ": ", spike.text(), " over the last ",
+                    plan_.train.spikes.window, " steps"));
+    }
   }
 
   void report(Index step, const StepBatch& batch, const StepReport& result, double seconds) {
@@ -294,6 +309,7 @@ class Run {
                               .missed_saves = saves_.missed(),
                               .memory_bytes = memory_bytes_};
     log_.step(metrics);
+    warn_of_numbers(step, result);
   }
 
   void evaluate() {
@@ -377,8 +393,6 @@ class Run {
   std::deque<StepBatch> batches_;  ///< of the steps in flight
   double finished_at_ = 0;         ///< when the last step's numbers were read, or a sequence of steps was started
   Index memory_bytes_ = 0;
-  static constexpr Index kMaxOverflows = 20;
-  Index overflows_ = 0;  ///< steps in a row
 };
 
 }  // namespace

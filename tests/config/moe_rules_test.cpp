@@ -388,6 +388,11 @@ TEST(MoeRecipe, WarnsOfKeysWithoutEffect) {
                       "model.rope_low_freq_factor=2"}),
             std::vector<std::string>{
                 "model.rope_low_freq_factor = 2: does nothing with a model.rope_scaling other than llama3"});
+  EXPECT_EQ(warnings({"train.skip_limit=5", "train.on_spike=skip"}),
+            (std::vector<std::string>{
+                "train.skip_limit = 5: does nothing with settings that skip no step",
+                "train.on_spike = skip: does nothing with train.spike_loss = 0 and train.spike_norm = 0"}));
+  EXPECT_EQ(warnings({"train.skip_limit=5", "train.on_spike=skip", "train.spike_norm=4"}), std::vector<std::string>{});
   // Recipes of checkpoints give every key.
   for (const std::string position : {"learned", "rope"}) {
     const RunPlan plan = plan_with_experts({"model.position=" + position});

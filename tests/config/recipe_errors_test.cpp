@@ -150,6 +150,10 @@ TEST(Recipe, EveryKeyIsCheckedByItselfWithTheNearestName) {
   EXPECT_EQ(problem("optimizer.min_lr=-2"), "optimizer.min_lr = -2: must not be negative");
   EXPECT_EQ(problem("optimizer.eps=0"), "optimizer.eps = 0: must be positive");
   EXPECT_EQ(problem("optimizer.clip=nan"), "optimizer.clip = nan: must be finite (0: no clipping)");
+  EXPECT_EQ(problem("train.on_nonfinite=ignore"), "train.on_nonfinite = ignore: must be stop or skip");
+  EXPECT_EQ(problem("train.skip_limit=0"), "train.skip_limit = 0: must be at least 1");
+  EXPECT_EQ(problem("train.spike_norm=0.5"),
+            "train.spike_norm = 0.5: must be above 1: so many times the mean is a spike; 0: off");
   EXPECT_EQ(problem("model.dropout=1"), "model.dropout = 1: must be in [0, 1)");
   EXPECT_EQ(problem("model.num_heads=0"), "model.num_heads = 0: must be at least 1");
   EXPECT_EQ(problem("parallel.cp=2"), "parallel.cp = 2: must be 1 (context parallelism is not built yet)");

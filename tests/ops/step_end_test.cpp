@@ -89,6 +89,97 @@ TEST(StepEnd, AStepThatDropsPairsCountsThemAndGoesOn) {
   EXPECT_EQ(steps.state_.halted, 0);
 }
 
+TEST(StepEnd, AStepThatIsNotFiniteStopsOrIsSkipped) {
+  Steps stops({});
+  EXPECT_EQ(stops.step(kInfinity, 1).apply, 0);
+  EXPECT_EQ(stops.state_.halted, 1);
+  EXPECT_EQ(stops.step(1).apply, 0) << "nothing changes any more";
+  Steps skips({.non_finite = NonFinite::skip});
+  EXPECT_EQ(skips.step(kInfinity, 1).apply, 0);
+  EXPECT_EQ(skips.state_.halted, 0);
+  EXPECT_EQ(skips.state_.updates, 0);
+  EXPECT_EQ(skips.state_.loss_scale, 1);
+  EXPECT_EQ(skips.outcome_.skipped_steps, 1);
+  EXPECT_EQ(skips.step(kInfinity, 1).apply, 0);
+  EXPECT_EQ(skips.outcome_.skipped_steps, 2);
+  EXPECT_EQ(skips.step(1).apply, 1);
+  EXPECT_EQ(skips.outcome_.skipped_steps, 0) << "in a row";
+  EXPECT_EQ(skips.step(kInfinity, 1, 1).apply, 0);
+  EXPECT_EQ(skips.state_.halted, 1) << "ranks that disagree end the run";
+}
+
+TEST(StepEnd, OnlyOverflowsAtTheSmallestScaleCountAsSkipped) {
+  Steps steps({.scaling = {.initial = 4, .smallest = 1}});
+  const std::int64_t want[] = {0, 0, 1, 2};  // at the scales 4 2 1 1
+  for (const std::int64_t skipped : want) {
+    steps.step(kInfinity, 1);
+    EXPECT_EQ(steps.outcome_.skipped_steps, skipped);
+  }
+}
+
+// Norms 2 4 6 | 12 and 12.1: the mean after three steps is 4.
+TEST(StepEnd, ANormFarAboveItsMeanIsASpike) {
+  for (const OnSpike on_spike : {OnSpike::report, OnSpike::skip}) {
+    Steps steps({.spikes = {.norm = 3, .window = 3, .on_spike = on_spike}});
+    const auto norm = [&](double value) { return steps.step(value * value).apply; };
+    for (const double early : {2.0, 4.0, 6.0}) EXPECT_EQ(norm(early), 1) << "no spike within the window";
+    EXPECT_DOUBLE_EQ(steps.state_.means.norm, 4);
+    EXPECT_EQ(norm(12), 1) << "not above three times the mean";
+    EXPECT_EQ(steps.outcome_.spikes, 0);
+    EXPECT_DOUBLE_EQ(steps.state_.means.norm, 4 + 8.0 / 3);
+    steps.state_.means.norm = 4;
+    EXPECT_EQ(norm(12.1), on_spike == OnSpike::report ? 1 : 0);
+    EXPECT_EQ(steps.outcome_.spikes, kNormSpike);
+    EXPECT_EQ(steps.outcome_.skipped_steps, on_spike == OnSpike::report ? 0 : 1);
+    EXPECT_DOUBLE_EQ(steps.outcome_.means.norm, 4) << "the mean before the step";
+    EXPECT_DOUBLE_EQ(steps.state_.means.norm, 4 + 8.0 / 3) << "as if it were 12";
+    EXPECT_EQ(norm(6), 1);
+    EXPECT_EQ(steps.outcome_.spikes, 0);
+    EXPECT_EQ(steps.state_.updates, on_spike == OnSpike::report ? 6 : 5);
+    EXPECT_EQ(steps.state_.halted, 0);
+  }
+}
+
+TEST(StepEnd, AStepThatIsNotFiniteMovesNoMean) {
+  Steps steps({.non_finite = NonFinite::skip, .spikes = {.loss = 2, .window = 1}});
+  steps.targets_ = 1;
+  steps.step(1);
+  EXPECT_EQ(steps.state_.means.steps, 1);
+  steps.step(kInfinity, 1);
+  EXPECT_EQ(steps.state_.means.steps, 1);
+  EXPECT_DOUBLE_EQ(steps.state_.means.loss, 1);
+  EXPECT_EQ(steps.outcome_.spikes, 0);
+}
+
+// Batches without targets, say: a mean of 0 would stay 0, and each step that has one would be skipped.
+TEST(StepEnd, NothingIsASpikeAboveAMeanOfZero) {
+  Steps steps({.spikes = {.norm = 2, .window = 2, .on_spike = OnSpike::skip}});
+  for (int i = 0; i < 3; ++i) steps.step(0);
+  EXPECT_EQ(steps.step(4).apply, 1);
+  EXPECT_EQ(steps.outcome_.spikes, 0);
+  EXPECT_DOUBLE_EQ(steps.state_.means.norm, 1);
+}
+
+// In fp16 a spike is no overflow: the scale and its count of clean steps go on.
+TEST(StepEnd, ASkippedSpikeIsACleanStepOfLossScaling) {
+  Steps steps(
+      {.scaling = {.initial = 4, .growth_interval = 3}, .spikes = {.norm = 2, .window = 2, .on_spike = OnSpike::skip}});
+  for (int i = 0; i < 2; ++i) steps.step(1);
+  EXPECT_EQ(steps.step(100).apply, 0);
+  EXPECT_EQ(steps.outcome_.spikes, kNormSpike);
+  EXPECT_EQ(steps.outcome_.skipped_steps, 1);
+  EXPECT_EQ(steps.state_.updates, 2);
+  EXPECT_EQ(steps.state_.loss_scale, 8);
+}
+
+TEST(StepEnd, WithoutSpikeRulesNoMeanIsKept) {
+  Steps steps({});
+  steps.state_.means = {.steps = 3, .loss = 2, .norm = 1};  // of a run that had rules
+  steps.step(4);
+  EXPECT_EQ(steps.state_.means.steps, 0);
+  EXPECT_EQ(steps.state_.means.norm, 0);
+}
+
 TEST(StepEnd, LossScaleStopsAtTheSmallest) {
   Steps steps({.scaling = {.initial = 4, .smallest = 3}});
   steps.step(kInfinity, 1);

@@ -125,7 +125,7 @@ TEST_F(PageOut, SkippedStepsValuesThatAreNotFiniteAndEventsAreMarks) {
   skipped.replace(skipped.find("\"skipped\":0"), 11, "\"skipped\":1");
   std::string broken = step_line(3, 4);
   broken.replace(broken.find("\"loss\":4"), 8, "\"loss\":null");
-  write("a", "metrics.jsonl", step_line(1, 5) + skipped + broken);
+  write("a", "metrics.jsonl", step_line(1, 5) + skipped + broken + step_line(4, 9, ",\"loss_spike\":2.5"));
   write("a", "history.jsonl",
         "{\"event\":\"start\",\"step\":0,\"time\":\"2026-11-28T17:31:05Z\",\"text\":\"tp 1\"}\n"
         "{\"event\":\"fault\",\"step\":3,\"time\":\"t\",\"text\":\"E73\"}\n"
@@ -135,8 +135,10 @@ TEST_F(PageOut, SkippedStepsValuesThatAreNotFiniteAndEventsAreMarks) {
   std::vector<std::string> kinds;
   for (const json& mark : run.at("marks"))
     kinds.push_back(str(mark.at("kind").get<std::string>(), ' ', mark.at("step").get<Index>()));
-  EXPECT_THAT(kinds, ElementsAre("skipped 2", "not finite 3", "start 0", "fault 3", "resume 2"));
+  EXPECT_THAT(kinds, ElementsAre("skipped 2", "not finite 3", "spike 4", "start 0", "fault 3", "resume 2"));
   EXPECT_EQ(run.at("mark_counts").at("fault"), 1);
+  EXPECT_EQ(run.at("marks").at(2).at("text"), "loss: 2.5 times its mean");
+  EXPECT_FALSE(run.at("series").contains("loss_spike"));
 }
 
 TEST_F(PageOut, ShowsTheCompleteLinesAndNamesTheRest) {

@@ -27,18 +27,18 @@ inline Bytes bytes_of(Exec& ex, const Tensor& tensor) {
   return bytes;
 }
 
-/// All that a skipped step must leave as it was: masters, moments, copies. Where the optimizer is sharded, copies of
-/// others' parts arrive with the next step.
+/// All that a skipped step must leave as it was: masters, moments, what rules update, copies. Where the optimizer is
+/// sharded, copies of others' parts arrive with the next step.
 inline std::vector<Bytes> kept_state(train::Engine& engine) {
-  const ParamBuffer& params = engine.stage().params().dense();
   std::vector<Bytes> state;
-  for (const Tensor& tensor : {params.masters(), engine.optimizers().front().m(), engine.optimizers().front().v()})
-    state.push_back(bytes_of(engine.exec(), tensor));
-  Bytes& copies = state.emplace_back();
-  for (const OwnRange& range : params.own_ranges()) {
-    const Bytes part = bytes_of(engine.exec(), range.of_whole(params.values()));
-    copies.insert(copies.end(), part.begin(), part.end());
+  for (const ParamBuffer& params : engine.stage().params().buffers()) {
+    for (const OwnRange& range : params.own_ranges()) {
+      state.push_back(bytes_of(engine.exec(), params.own_masters(range)));
+      state.push_back(bytes_of(engine.exec(), range.of_whole(params.values())));
+    }
   }
+  for (const optim::Optimizer& optimizer : engine.optimizers())
+    for (const Tensor& moments : {optimizer.m(), optimizer.v()}) state.push_back(bytes_of(engine.exec(), moments));
   return state;
 }
 
@@ -73,8 +73,9 @@ inline void break_gradients(train::Engine& engine) {
   engine.set_optimizer_state(broken);
 }
 
-/// What a skipped step leaves of `state`.
-inline ops::OptimizerState after_skip(ops::OptimizerState state) {
+/// What a skipped step that is not finite leaves of `state`.
+inline ops::OptimizerState after_skip(const config::RunPlan& plan, ops::OptimizerState state) {
+  if (!plan.train.scaling.is_on()) return state;
   state.loss_scale /= 2;
   state.clean_steps = 0;
   return state;
@@ -142,9 +143,9 @@ inline Broken nan_in_gradient(int rank, const char* name, const config::RunPlan&
           }};
 }
 
-/// Eight steps of `plan` (fp16), of each rank. At step kBadStep one rank is broken, and mended afterwards; the others
-/// go on with what the device has decided. Without such a rank nothing is run at that step: all ranks just go on with
-/// the scale that a skipped one leaves.
+/// Eight steps of `plan` (fp16, or with train.on_nonfinite = skip), of each rank. At step kBadStep one rank is broken,
+/// and mended afterwards; the others go on with what the device has decided. Without such a rank nothing is run at that
+/// step: all ranks just go on with the scale that a skipped one leaves.
 inline std::vector<Kept> run_past(RunRanks run_ranks, const config::RunPlan& plan, const std::optional<Broken>& broken,
                                   const model::BatchSource& source) {
   std::vector<Kept> kept(static_cast<std::size_t>(plan.grid.world_size));
@@ -167,17 +168,20 @@ inline std::vector<Kept> run_past(RunRanks run_ranks, const config::RunPlan& pla
       if (broken) {
         if (is_bad) broken->how(engine);
         const std::vector<Bytes> before = kept_state(engine);
-        EXPECT_TRUE(engine.step(source, progress, train::Stop::no).skipped);
+        const train::StepReport report = engine.step(source, progress, train::Stop::no);
+        EXPECT_TRUE(report.skipped);
+        EXPECT_FALSE(report.finite);
+        EXPECT_EQ(report.learning_rate, 0);
         EXPECT_TRUE(kept_state(engine) == before);
         const ops::OptimizerState after = engine.optimizer_state();
         EXPECT_EQ(after.updates, state.updates);
         if (!is_bad || !broken->loses_scale) {
-          EXPECT_EQ(after.loss_scale, after_skip(state).loss_scale);
+          EXPECT_EQ(after.loss_scale, after_skip(plan, state).loss_scale);
           EXPECT_EQ(after.clean_steps, 0);
         }
       }
       engine.refresh_values();
-      if (!broken || (is_bad && broken->loses_scale)) engine.set_optimizer_state(after_skip(state));
+      if (!broken || (is_bad && broken->loses_scale)) engine.set_optimizer_state(after_skip(plan, state));
     }
     EXPECT_EQ(engine.train_graph().captured(), plan.graphs.mode == capture::GraphMode::iteration);
     EXPECT_EQ(engine.layer_graphs().stats().graphs > 0, plan.graphs.mode == capture::GraphMode::layers);

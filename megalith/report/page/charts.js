@@ -192,7 +192,8 @@ class Chart {
 const kMarks = {
   resume: {text: "resume (dashed)", look: "go"}, fault: {text: "fault", look: "alert"},
   skipped: {text: "skipped step", look: "alert"}, "not finite": {text: "value that is not finite", look: "alert"},
-  rerun: {text: "step that was run again", look: "caution"}, warning: {text: "warning", look: "caution"}};
+  rerun: {text: "step that was run again", look: "caution"}, spike: {text: "spike", look: "caution"},
+  warning: {text: "warning", look: "caution"}};
 const isMark = mark => mark.kind in kMarks && mark.step > 0;
 
 // One quantity of all MoE layers over steps. `top`: the value of the darkest cell.
