@@ -84,6 +84,8 @@ bool drops_rows(const RunPlan& plan, const RunConfig& saved) {
 bool has_capacity(const RunPlan& plan) { return plan.model.moe.has_capacity(); }
 bool has_echo(const RunPlan& plan) { return plan.model.moe.echo.slots > 0; }
 bool has_rope(const RunPlan& plan) { return plan.model.has_rope(); }
+/// Recipes, and so the identity of runs, stay those of before where the default holds.
+bool separates_texts(const RunPlan& plan) { return !plan.data.attend_across_documents; }
 /// wsd_change() knows whether a change of a wsd matters.
 bool warns_of_decay_steps(const RunPlan& plan, const RunConfig& saved) {
   const optim::DecayCurve decay = plan.optimizer.decay;
@@ -695,9 +697,10 @@ std::vector<Key> make_keys() {
        "a sample of `model.seq_len` tokens has as many conversations as fit, without attention between them "
        "([chat.md](chat.md)); `false`: one. A batch has samples. It must be the same on `--resume` where several fit"},
       {"data.attend_across_documents", at([](auto& c) -> auto& { return c.data.attend_across_documents; }),
-       literal("true"), any(), must_match, not_differ,
+       words("`true`"), any(), must_match, not_differ,
        "`false`: a token of a text attends to the tokens of its own document only, and positions begin again with each "
-       "document ([data.md](data.md#documents-in-a-sample))"},
+       "document ([data.md](data.md#documents-in-a-sample))",
+       separates_texts},
       {"checkpoint.dir", at([](auto& c) -> auto& { return c.checkpoint.dir; }), words("OUT/checkpoints"), any(),
        may_change, differ, "folder for checkpoints, if they should not lie in OUT"},
       {"checkpoint.interval", at([](auto& c) -> auto& { return c.checkpoint.interval; }), literal("0"),
