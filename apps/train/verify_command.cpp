@@ -30,7 +30,8 @@ using train::VerifyResult;
 struct VerifyOptions {
   RecipeOptions recipe;
   std::vector<std::string> grids;
-  Index steps = 3, ops = 0;
+  Index steps = 3;
+  std::optional<Index> ops = {};  ///< 0: none; unset: none in fp64, where all that differs reaches the state, else 1
   std::string format = "text";
 };
 
@@ -41,7 +42,9 @@ config::RunConfig verified_recipe(const VerifyOptions& options) {
   asked.device.type = "cpu";
   asked.graphs = {};
   asked.parallel.tp_overlap = "none";
-  asked.moe.dispatcher.reset();  // all give the same results, and which can run follows from the grid
+  if (asked.moe.replay) log::info("verify does not read moe.replay");
+  asked.moe.replay.reset();
+  asked.eval.tasks = {};  // it scores nothing
   return asked;
 }
 
@@ -64,7 +67,15 @@ std::vector<config::RunPlan> plans_of_grids(io::Fs& fs, const VerifyOptions& opt
                 str("must be at most train.steps = ", limit));
   steps.require(plans.front().train.precision != "fp8", "train.precision", "fp8",
                 "there are no bands between grids; set fp64, fp32, bf16 or fp16");
-  steps.require(options.ops <= options.steps, "--ops", options.ops, str("must be at most --steps = ", options.steps));
+  const std::string& precision = plans.front().train.precision;
+  if (precision == "bf16" || precision == "fp16")
+    steps.require(options.ops.value_or(1) <= 1, "--ops", options.ops.value_or(1),
+                  str("must be 0 or 1 in ", precision,
+                      ": AdamW makes whole steps of gradients that are only rounding errors, so ops of later steps "
+                      "have no bands"));
+  if (options.ops)
+    steps.require(*options.ops <= options.steps, "--ops", *options.ops,
+                  str("must be at most --steps = ", options.steps));
   for (const config::RunPlan& plan : plans) {
     steps.require(plan.train.micro_batch == plans.front().train.micro_batch, "train.micro_batch",
                   plan.train.micro_batch,
@@ -96,7 +107,10 @@ std::string names_of(const std::vector<std::string>& names, const char* between)
   return text;
 }
 
-std::string text_of(const train::OpDifference& op, Index num_layers, double band) {
+/// Two multiples of a gradient are one within it.
+constexpr double kTimesBand = 1e-3;
+
+std::string text_of(const train::OpDifference& op, Index num_layers) {
   std::string text = str("first op: ", op.key.op, op.key.parameters.empty() ? "" : " with ",
                          names_of(op.key.parameters, ", "), " (", train::describe(op.key, num_layers), ")\n  ");
   if (op.gradient_of.empty())
@@ -104,30 +118,58 @@ std::string text_of(const train::OpDifference& op, Index num_layers, double band
   else
     text += "gradient of " + op.gradient_of;
   text += str(place_in(op.shape, op.at), ": ", exact(op.a), " on A, ", exact(op.b),
-              " on B: ", printed("%.2g", op.largest), " of the largest value, band ", printed("%.0e", band), '\n');
+              " on B: ", printed("%.2g", op.largest), " of the largest value, band ", printed("%.0e", op.band),
+              op.times == 0 ? "" : str("; B has ", printed("%.6g", op.times), " times the values of A"),
+              op.note.empty() ? "" : "; " + op.note, '\n');
   for (std::size_t grid = 0; grid < op.path.size(); ++grid)
     text += str("  since the last results that agree, ", grid == 0 ? 'A' : 'B', " ran: ", names_of(op.path[grid], ", "),
                 '\n');
+  for (std::size_t grid = 0; grid < op.unsummed.size(); ++grid)
+    if (!op.unsummed[grid].empty())
+      text += str("  on ", grid == 0 ? 'A' : 'B', " ranks of tp or etp have terms of the sum that ",
+                  names_of(op.unsummed[grid], ", "), " gives, and nothing has added them up\n");
   return text;
+}
+
+std::string text_of(const train::GradientSum& sum) {
+  const auto over = [](const std::vector<std::string>& axes) {
+    return axes.empty() ? std::string("what the passes of one rank gave")
+                        : "the sum over " + names_of(axes, ", ") + " of what the passes gave";
+  };
+  if (sum.is_right(kTimesBand)) return "is " + over(sum.must_be);
+  const std::string must_be = "; it must be " + over(sum.must_be);
+  if (!sum.fits) return str("is no sum over ranks of what the passes gave", must_be);
+  return str("is ", std::abs(sum.times - 1) <= kTimesBand ? "" : printed("%.6g times ", sum.times), over(sum.over),
+             must_be);
 }
 
 /// What the numbers of a step that differs lead to, where no op of its passes does.
 std::string text_of_rest(const VerifyResult& result) {
-  const ValueDifference& first = result.different.front();
-  if (result.ops && !result.ops->first) {
-    return str("the ", result.ops->compared,
-               " results of the passes agree: look at the sums of gradients over ranks\n  on gradients A ran: ",
-               names_of(result.on_gradients[0], ", "), "; B ran: ", names_of(result.on_gradients[1], ", "), '\n');
+  if (!result.ops || result.ops->first) return "";
+  std::string text = str("the ", result.ops->compared, " results of the passes agree\n");
+  const ValueDifference* const first = result.first_tensor();
+  if (first == nullptr) {
+    const bool is_loss = result.different.front().name == "loss";
+    return text + (is_loss ? "gradients agree: look at the sum of the loss over ranks\n"
+                           : "gradients agree: look at sum_of_squares, step_terms and the sum of both over ranks\n");
   }
-  if (result.ops) return "";
-  if (first.name == "gradient norm")
-    return "loss and gradients agree: look at sum_of_squares, step_terms and the sum of both over ranks\n";
-  return "loss, gradients and norm agree: look at the optimizer's update (adamw, muon) and the gather of parameters\n";
+  for (std::size_t grid = 0; grid < result.last_writers.size(); ++grid) {
+    text += str("  ", first->name, " on ", grid == 0 ? 'A' : 'B', ": ");
+    if (const auto& sum = result.sums[grid]) text += text_of(*sum) + "; ";
+    text += str("written last by ", names_of(result.last_writers[grid], ", "), '\n');
+  }
+  if (result.changes) {
+    text += str("  ", result.changes->elements, " of its elements differ");
+    if (result.changes->times != 0)
+      text += str("; the step changed them by ", printed("%.6g", result.changes->times), " times as much on B");
+    text += '\n';
+  }
+  return text;
 }
 
 constexpr std::size_t kMaxShown = 12;
 
-std::string printed_result(const VerifyResult& result, const train::VerifyBands& bands, Index num_layers) {
+std::string printed_result(const VerifyResult& result, Index num_layers) {
   std::string text = "largest differences, of the largest value:";
   for (const auto& [kind, largest] : result.largest) text += str(' ', kind, ' ', printed("%.1e", largest), ';');
   text.back() = '\n';
@@ -143,7 +185,9 @@ std::string printed_result(const VerifyResult& result, const train::VerifyBands&
   if (result.ops) {
     text += str("ops of the step: ", result.ops->compared, " results compared, ", result.ops->not_comparable,
                 " laid out otherwise\n");
-    if (result.ops->first) text += text_of(*result.ops->first, num_layers, bands.results);
+    if (result.ops->first) text += text_of(*result.ops->first, num_layers);
+    for (const auto& [name, by] : result.parameters)
+      text += str("  ", name, " differed before the step: ", printed("%.2g", by), " of the largest value\n");
   }
   return result.agree() ? text : text + text_of_rest(result);
 }
@@ -179,8 +223,17 @@ ordered_json json_of(const VerifyResult& result, Index num_layers) {
   if (!result.ops) return json;
   json["ops_compared"] = result.ops->compared;
   json["ops_not_comparable"] = result.ops->not_comparable;
-  json["on_gradients"] = {{"a", result.on_gradients[0]}, {"b", result.on_gradients[1]}};
+  if (const ValueDifference* const first = result.first_tensor()) {
+    json["first_tensor"] = {{"name", first->name}};
+    for (std::size_t grid = 0; grid < result.last_writers.size(); ++grid) {
+      ordered_json& side = json["first_tensor"][grid == 0 ? "a" : "b"];
+      side["written_by"] = result.last_writers[grid];
+      if (const auto& sum = result.sums[grid])
+        side["sum"] = {{"fits", sum->fits}, {"over", sum->over}, {"must_be", sum->must_be}, {"times", sum->times}};
+    }
+  }
   if (const auto& op = result.ops->first) {
+    for (const auto& [name, by] : result.parameters) json["parameters_before"][name] = json_number(by);
     json["op"] = {{"name", op->key.op},
                   {"where", train::describe(op->key, num_layers)},
                   {"layer", op->key.layer},
@@ -191,8 +244,13 @@ ordered_json json_of(const VerifyResult& result, Index num_layers) {
                   {"a", json_number(op->a)},
                   {"b", json_number(op->b)},
                   {"largest", json_number(op->largest)},
+                  {"band", op->band},
+                  {"times", op->times},
+                  {"note", op->note},
                   {"path_a", op->path[0]},
-                  {"path_b", op->path[1]}};
+                  {"path_b", op->path[1]},
+                  {"unsummed_a", op->unsummed[0]},
+                  {"unsummed_b", op->unsummed[1]}};
   }
   return json;
 }
@@ -218,16 +276,14 @@ void verify_recipe(VerifyOptions options) {
                                                      .fs = *fs,
                                                      .init = init,
                                                      .steps = options.steps,
-                                                     .ops_of_step = options.ops});
-    const auto tp = a.grid.tp == b.grid.tp ? train::TpDiffers::no : train::TpDiffers::yes;
+                                                     .ops_of_step = options.ops.value_or(a.train.precision != "fp64")});
     all_agree = all_agree && result.agree() && !(result.ops && result.ops->first);
     if (is_json) {
       reports.push_back(json_of(result, a.model.num_layers));
       reports.back()["a"] = config::grid_text(a);
       reports.back()["b"] = config::grid_text(b);
     } else {
-      const train::VerifyBands bands = train::verify_bands(a.train.precision, tp, a.optimizer.moments);
-      print_report(str(names, '\n', printed_result(result, bands, a.model.num_layers)));
+      print_report(str(names, '\n', printed_result(result, a.model.num_layers)));
     }
   }
   if (is_json) print_report(reports.dump(1) + '\n');
@@ -254,8 +310,11 @@ void add_verify(CLI::App& program) {
   command->add_option("--steps", options->steps, "Steps to compare")
       ->check(between(1, 1'000'000))
       ->capture_default_str();
-  command->add_option("--ops", options->ops, "Compare the results of all ops of this step also where nothing differs")
-      ->check(between(1, 1'000'000));
+  command
+      ->add_option("--ops", options->ops,
+                   "Compare the results of all ops of this step also where nothing differs; 0: of none (default: 1, "
+                   "with fp64 0)")
+      ->check(between(0, 1'000'000));
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

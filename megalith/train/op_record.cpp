@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
+#include <string_view>
 
 #include "megalith/base/str.h"
 #include "megalith/tensor/memory.h"
+#include "megalith/train/state_pieces.h"
 
 namespace megalith::train {
 namespace {
@@ -25,39 +28,72 @@ std::vector<double> values_of(const Tensor& tensor) {
   return values;
 }
 
+bool is_of_experts(const OpInfo& op) { return std::string_view(op.name).starts_with("grouped_matmul"); }
+
 bool is_pass(StepPhase phase) { return phase == StepPhase::forward || phase == StepPhase::backward; }
 
 }  // namespace
 
 std::string describe(const OpKey& key, Index num_layers) {
-  return str(name_of(key.phase), ", sample ", key.sample, ", ",
+  return str(name_of(key.phase), ", ", key.sample == kAllSamples ? "all samples" : str("sample ", key.sample), ", ",
              key.layer < 0             ? std::string("before the layers")
              : key.layer >= num_layers ? std::string("after the layers")
                                        : str("layer ", key.layer));
 }
 
 OpRecorder::OpRecorder(Engine& engine, RankOps& ops) : engine_(engine), ops_(ops) {
-  ops_ = {.tp_rank = engine.mesh().tp_rank(), .ops = {}, .last_on_gradients = {}};
-  const auto extent = [](const Tensor& tensor, const std::string& name) {
-    return Extent{begin_of(tensor), end_of(tensor), name};
+  ops_ = {.on_dense = engine.mesh().coordinates(grid::GridKind::dense),
+          .on_experts = engine.mesh().coordinates(grid::GridKind::expert)};
+  const auto extent = [](const Tensor& tensor, const Param& param) {
+    return Extent{begin_of(tensor), end_of(tensor), &param};
   };
   for (const ParamBuffer& buffer : engine.stage().params().buffers()) {
     for (const Param& param : buffer.params()) {
       if (param.value.bytes() == 0) continue;
-      parameters_.push_back(extent(param.value, param.name()));
-      if (buffer.has_gradients()) gradients_.push_back(extent(param.grad, param.name()));
+      parameters_.push_back(extent(param.value, param));
+      if (!buffer.has_gradients()) continue;
+      gradients_.push_back(extent(param.grad, param));
+      ops_.placements[param.name()] = param.spec.placement;
     }
   }
   for (std::vector<Extent>* const extents : {&parameters_, &gradients_})
     std::ranges::sort(*extents, {}, &Extent::begin);
 }
 
-std::string OpRecorder::name_in(const std::vector<Extent>& extents, const Tensor& tensor) {
-  if (!has_memory(tensor)) return "";
+const OpRecorder::Extent* OpRecorder::extent_of(const std::vector<Extent>& extents, const Tensor& tensor) {
+  if (!has_memory(tensor)) return nullptr;
   auto after = std::ranges::upper_bound(extents, begin_of(tensor), {}, &Extent::begin);
-  if (after == extents.begin()) return "";
+  if (after == extents.begin()) return nullptr;
   const Extent& found = *std::prev(after);
-  return end_of(tensor) <= found.end ? found.name : "";
+  return end_of(tensor) <= found.end ? &found : nullptr;
+}
+
+TensorSlice OpRecorder::slice_of(const Extent& extent, const Tensor& tensor) {
+  TensorSlice slice = extent.param->spec.slice;
+  const Index bytes_of_row = (extent.end - extent.begin) / extent.param->spec.held[0], local = slice.local[0];
+  const Index begin = begin_of(tensor) - extent.begin;
+  if (begin % bytes_of_row != 0 || tensor.bytes() % bytes_of_row != 0) return {};
+  slice.offset[0] += begin / bytes_of_row;
+  slice.local.set(0, std::min(tensor.bytes() / bytes_of_row, local - begin / bytes_of_row));  // without padding
+  return slice;
+}
+
+/// The begins and numbers of rows of the groups are the last two lists of numbers that the op reads.
+std::vector<RowsOfExpert> OpRecorder::groups_of(const OpInfo& op) const {
+  Index first = -1;
+  std::vector<std::span<const std::int32_t>> lists;
+  for (const Tensor& tensor : op.reads) {
+    if (const Extent* const weight = extent_of(parameters_, tensor)) first = slice_of(*weight, tensor).offset[0];
+    if (has_memory(tensor) && tensor.dtype() == DType::i32) lists.push_back(tensor.span<std::int32_t>());
+  }
+  for (const Tensor& tensor : op.writes)
+    if (const Extent* const gradient = extent_of(gradients_, tensor)) first = slice_of(*gradient, tensor).offset[0];
+  std::vector<RowsOfExpert> groups;
+  const auto begin = lists[lists.size() - 2], rows = lists[lists.size() - 1];
+  for (std::size_t g = 0; g < begin.size(); ++g)
+    groups.push_back(
+        {.expert = first < 0 ? first : first + static_cast<Index>(g), .begin = begin[g], .count = rows[g]});
+  return groups;
 }
 
 OpKey OpRecorder::key_of(const CallSite& site, const OpInfo& op) {
@@ -71,7 +107,11 @@ OpKey OpRecorder::key_of(const CallSite& site, const OpInfo& op) {
   const bool is_after = seen == (site.phase == StepPhase::forward);
   key.layer = site.layer >= 0 ? site.layer : is_after ? layers : Index{-1};
   for (const Tensor& tensor : op.reads)
-    if (std::string name = name_in(parameters_, tensor); !name.empty()) key.parameters.push_back(std::move(name));
+    if (const Extent* const value = extent_of(parameters_, tensor)) key.parameters.push_back(value->name());
+  if (is_of_experts(op)) {
+    for (const Tensor& tensor : op.writes)
+      if (const Extent* const gradient = extent_of(gradients_, tensor)) key.parameters.push_back(gradient->name());
+  }
   key.occurrence = occurrences_[key]++;
   return key;
 }
@@ -111,15 +151,12 @@ void OpRecorder::run(Exec& ex, const OpInfo& op, const Capture::Call& call) {
     for (const std::size_t writer : writers_of(tensor)) sources.insert(writer);
   record.sources.assign(sources.begin(), sources.end());
   const bool is_recorded = op.kind == OpKind::local && is_pass(record.key.phase);
+  if (is_recorded && is_of_experts(op)) record.groups = groups_of(op);
   std::vector<std::vector<double>> before;
-  bool is_on_gradients = false;
   for (const Tensor& tensor : op.writes) {
-    const std::string name = name_in(gradients_, tensor);
-    before.push_back(is_recorded && !name.empty() && is_float(tensor.dtype()) ? values_of(tensor)
-                                                                              : std::vector<double>());
-    is_on_gradients =
-        is_on_gradients || (has_memory(tensor) && !gradients_.empty() && begin_of(tensor) < gradients_.back().end &&
-                            end_of(tensor) > gradients_.front().begin);
+    const bool is_gradient = extent_of(gradients_, tensor) != nullptr;
+    before.push_back(is_recorded && is_gradient && is_float(tensor.dtype()) ? values_of(tensor)
+                                                                            : std::vector<double>());
   }
   ex.execute(op.name, call, op.kind);
   const std::size_t number = ops_.ops.size();
@@ -129,15 +166,28 @@ void OpRecorder::run(Exec& ex, const OpInfo& op, const Capture::Call& call) {
     const std::size_t result = i++;
     note_write(tensor, number);
     if (!is_recorded || !has_memory(tensor) || !is_float(tensor.dtype())) continue;
-    std::string gradient = name_in(gradients_, tensor);
+    const Extent* const gradient = extent_of(gradients_, tensor);
     // Other memory holds sums over the microbatches of a rank, and messages, which the next stage reads.
-    if (gradient.empty() && !lies_in(engine_.stage().work(), tensor.raw(), tensor.bytes())) continue;
-    OpValue value{.gradient_of = std::move(gradient), .shape = tensor.shape(), .values = values_of(tensor)};
+    if (gradient == nullptr && !lies_in(engine_.stage().work(), tensor.raw(), tensor.bytes())) continue;
+    OpValue value;
+    value.shape = tensor.shape();
+    value.values = values_of(tensor);
+    if (gradient != nullptr) {
+      value.gradient_of = gradient->name();
+      value.slice = slice_of(*gradient, tensor);
+    }
     for (std::size_t k = 0; k < was.size(); ++k) value.values[k] -= was[k];
     record.results[result] = std::move(value);
   }
-  if (is_on_gradients && op.kind != OpKind::local) ops_.last_on_gradients.push_back(number);
   ops_.ops.push_back(std::move(record));
+}
+
+void OpRecorder::note_last_writers() {
+  for (const StateTensors tensors : {StateTensors::gradients, StateTensors::values_and_moments}) {
+    for (const StatePiece& piece : updated_pieces(engine_.stage().params(), engine_.optimizers(), tensors))
+      for (const std::size_t writer : writers_of(piece.values))
+        ops_.last_writers[piece.slice.name].insert(ops_.ops[writer].key.op);
+  }
 }
 
 }  // namespace megalith::train

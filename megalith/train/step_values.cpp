@@ -26,7 +26,11 @@ double relative(double by, double scale) {
 
 double distance_of(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)) ? 0.0 : std::abs(a - b); }
 
-ValueDifference number_difference(const char* name, double a, double b, double band) {
+ValueDifference number_difference(const char* name, double StepValues::*number, const ComparedValues& values,
+                                  double band) {
+  const double a = values.a.*number, b = values.b.*number;
+  if (values.wide != nullptr)
+    band = std::max(band, kOfRounding * relative(distance_of(a, values.wide->*number), std::abs(a)));
   return {.name = name, .shape = {}, .a = a, .b = b, .largest = relative(distance_of(a, b), std::abs(a)), .band = band};
 }
 
@@ -105,22 +109,28 @@ void StepValues::put(Engine& engine) {
   }
 }
 
+const StepValues::Whole* StepValues::find(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
 void StepValues::clear() {
   tensors_.clear();
   unequal_replicas_.reset();
 }
 
-std::vector<ValueDifference> compare_values(const StepValues& a, const StepValues& b, Index step,
-                                            const VerifyBands& bands, std::map<std::string, double>& largest) {
+std::vector<ValueDifference> compare_values(const ComparedValues& values, Index step, const VerifyBands& bands,
+                                            std::map<std::string, double>& largest) {
+  const auto& [a, b, wide] = values;
   std::vector<ValueDifference> different;
   const auto add = [&](const char* kind, ValueDifference found) {
     double& seen = largest[kind];
     seen = std::max(seen, found.largest);
     if (found.largest > found.band) different.push_back(std::move(found));
   };
-  add("loss", number_difference("loss", a.loss, b.loss, step == 1 ? bands.first_loss : bands.losses));
+  add("loss", number_difference("loss", &StepValues::loss, values, step == 1 ? bands.first_loss : bands.losses));
   add("gradient norm",
-      number_difference("gradient norm", a.grad_norm, b.grad_norm, step == 1 ? bands.first_norm : bands.norms));
+      number_difference("gradient norm", &StepValues::grad_norm, values, step == 1 ? bands.first_norm : bands.norms));
   for (int grid = 0; const StepValues* const side : {&a, &b}) {
     if (auto replicas = side->unequal_replicas()) {
       replicas->replicas_of = grid;
@@ -134,15 +144,45 @@ std::vector<ValueDifference> compare_values(const StepValues& a, const StepValue
     if (band == 0) continue;
     for (const auto& [name, whole] : a.tensors()) {
       if (kind_of(name) != kind) continue;
-      const auto other = b.tensors().find(name);
-      if (other == b.tensors().end() || other->second.shape != whole.shape) {
+      const StepValues::Whole* const other = b.find(name);
+      if (other == nullptr || other->shape != whole.shape) {
         different.push_back({.name = name, .shape = whole.shape, .largest = std::numeric_limits<double>::infinity()});
         continue;
       }
-      add(kind == gradient ? "gradients" : "state", tensor_difference(name, whole, other->second, band));
+      ValueDifference found = tensor_difference(name, whole, *other, band);
+      if (wide != nullptr && found.largest > band) {
+        if (const StepValues::Whole* const exact = wide->find(name))
+          found.band = std::max(band, kOfRounding * tensor_difference(name, whole, *exact, band).largest);
+      }
+      add(kind == gradient ? "gradients" : "state", std::move(found));
     }
   }
   return different;
+}
+
+double distance_between(const StepValues::Whole& a, const StepValues::Whole& b) {
+  return tensor_difference("", a, b, 0).largest;
+}
+
+ChangeRatio ratio_of_changes(const ValueChange& a, const ValueChange& b, double band) {
+  double scale = 0, product = 0, square = 0;
+  for (const double value : a.after.values)
+    if (std::isfinite(value)) scale = std::max(scale, std::abs(value));
+  const auto change = [](const ValueChange& of, std::size_t i) { return of.after.values[i] - of.before.values[i]; };
+  std::vector<std::size_t> different;
+  for (std::size_t i = 0; i < a.after.values.size(); ++i) {
+    if (distance_of(a.after.values[i], b.after.values[i]) <= band * scale) continue;
+    different.push_back(i);
+    product += change(a, i) * change(b, i);
+    square += change(a, i) * change(a, i);
+  }
+  ChangeRatio ratio{.elements = std::ssize(different), .times = square == 0 ? 0 : product / square};
+  constexpr double kOfChange = 1e-3;
+  if (!std::ranges::all_of(different, [&](std::size_t i) {
+        return std::abs(change(b, i) - ratio.times * change(a, i)) <= kOfChange * std::abs(change(b, i));
+      }))
+    ratio.times = 0;
+  return ratio;
 }
 
 }  // namespace megalith::train

@@ -24,6 +24,8 @@ class StepValues {
   double loss = 0, grad_norm = 0;
 
   const std::map<std::string, Whole>& tensors() const { return tensors_; }
+  /// Null if there is none of this name.
+  const Whole* find(const std::string& name) const;
   const std::optional<ValueDifference>& unequal_replicas() const { return unequal_replicas_; }
   void clear();
 
@@ -35,9 +37,24 @@ class StepValues {
   std::optional<ValueDifference> unequal_replicas_;
 };
 
+/// The values of both grids after a step; `wide`, unless it is null, of the first grid in a wider precision.
+struct ComparedValues {
+  const StepValues &a, &b;
+  const StepValues* wide = nullptr;
+};
 /// All that differs beyond the bands after a step, the loss first, then norm, gradients, and the state; adds the
-/// largest differences of all kinds to result.largest.
-std::vector<ValueDifference> compare_values(const StepValues& a, const StepValues& b, Index step,
-                                            const VerifyBands& bands, std::map<std::string, double>& largest);
+/// largest differences of all kinds to `largest`. With `wide` a band is at least kOfRounding times the distance of `a`
+/// from it.
+std::vector<ValueDifference> compare_values(const ComparedValues& values, Index step, const VerifyBands& bands,
+                                            std::map<std::string, double>& largest);
+/// The largest difference, relative to the largest magnitude of `a`. Both must have one shape.
+double distance_between(const StepValues::Whole& a, const StepValues::Whole& b);
+
+/// A tensor before and after a step.
+struct ValueChange {
+  const StepValues::Whole &before, &after;
+};
+/// `band`: the distance of elements that differ, relative to the largest magnitude on the first grid.
+ChangeRatio ratio_of_changes(const ValueChange& a, const ValueChange& b, double band);
 
 }  // namespace megalith::train

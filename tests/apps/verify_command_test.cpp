@@ -3,7 +3,7 @@
 
 #include "tests/apps/program.h"
 
-// What `megalith verify` takes and prints. docs/numerics.md lists the planted bugs that it must name.
+// What `megalith verify` takes and prints. docs/verify.md lists the planted bugs that it must name.
 namespace megalith {
 namespace {
 
@@ -59,6 +59,12 @@ TEST_F(Verify, ADifferenceHasItsStepAndExitCode) {
   EXPECT_GT(report["different"][0]["largest"].get<double>(), report["different"][0]["band"].get<double>());
 }
 
+TEST_F(Verify, NoTaskIsOpened) {
+  const Finished done = verify("--grid tp=2 --ops 0 --set eval.tasks='[\"hellaswag:" + out("none.jsonl") + "\"]'");
+  EXPECT_EQ(done.code, 0) << done.err << done.out;
+  EXPECT_THAT(done.out, testing::Not(HasSubstr("results compared"))) << "--ops 0";
+}
+
 TEST_F(Verify, GridsThatDoNotFitAreRefusedAllAtOnce) {
   const Finished done = verify("--grid tp=3 --grid 'pp=7' --grid 'dp=16'");
   EXPECT_EQ(done.code, 64);
@@ -73,6 +79,9 @@ TEST_F(Verify, GridsThatDoNotFitAreRefusedAllAtOnce) {
   EXPECT_EQ(steps.code, 64);
   EXPECT_THAT(steps.err, HasSubstr("--steps = 9: must be at most train.steps = 8"));
   EXPECT_THAT(steps.err, HasSubstr("--ops = 10: must be at most --steps = 9"));
+  const Finished later = verify("--grid tp=2 --ops 2 --set train.precision='\"bf16\"'");
+  EXPECT_EQ(later.code, 64);
+  EXPECT_THAT(later.err, HasSubstr("--ops = 2: must be 0 or 1 in bf16"));
   EXPECT_EQ(run_shell("megalith verify " + recipe()).code, 64) << "without a grid";
 }
 

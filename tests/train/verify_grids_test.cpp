@@ -1,0 +1,136 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megalith/io/fs.h"
+#include "megalith/train/grid_verify.h"
+
+#include "tests/train/small_run.h"
+
+// Two grids whose recipes differ in one number, as bugs make grids differ: the tensor, the op and what it did are
+// named.
+namespace megalith {
+namespace {
+
+using support::Grid;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::StartsWith;
+using train::VerifyResult;
+
+class HashedData final : public train::RunData {
+ public:
+  Facts train() const override { return {"hashed", 1 << 20, 1 << 16, 1}; }
+  Facts valid() const override { return {}; }
+  std::unique_ptr<model::BatchSource> train_batches() const override {
+    return std::make_unique<support::HashedBatches>(37);
+  }
+  std::vector<HeldOut> held_out() const override { return {}; }
+  const data::DataNotes& notes() const override { return notes_; }
+
+ private:
+  data::DataNotes notes_;
+};
+
+config::RunConfig verified_config(const Grid& grid, const std::string& precision) {
+  config::RunConfig c = support::small_config(grid, precision, 4);
+  c.model.num_layers = 4;
+  return c;
+}
+
+void as_llama(config::RunConfig& c) {
+  c.model.family = "llama";
+  c.model.head_dim = 6;  // RoPE turns pairs
+}
+
+void with_experts(config::RunConfig& c) {
+  as_llama(c);
+  c.moe.num_experts = 4;
+  c.moe.top_k = 2;
+  c.moe.aux_loss = 0.01;
+  c.moe.expert_bias_rate = 0.01;
+  c.moe.score = "sigmoid";
+}
+
+using Change = void (*)(config::RunConfig&);
+
+/// One rank, and a grid whose recipe a bug has changed. `set`: for both.
+VerifyResult verify_changed(const Grid& grid, Change set, Change bug, const std::string& precision = "fp64") {
+  config::RunConfig one = verified_config({}, precision), other = verified_config(grid, precision);
+  one.train.micro_batch = other.train.micro_batch;
+  for (config::RunConfig* const c : {&one, &other}) set(*c);
+  bug(other);
+  const config::RunPlan a = config::resolve(one), b = config::resolve(other);
+  const HashedData data;
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  return train::verify_grids(
+      {.plans = {&a, &b}, .data = data, .identity = {}, .fs = *fs, .steps = 2, .ops_of_step = 1});
+}
+
+const Change kNothing = [](config::RunConfig&) {};
+
+TEST(VerifyGrids, EqualRecipesAgree) {
+  for (const VerifyResult& found :
+       {verify_changed({.tp = 2, .pp = 2}, kNothing, kNothing), verify_changed({.dp = 2}, with_experts, kNothing)}) {
+    EXPECT_TRUE(found.agree());
+    EXPECT_FALSE(found.ops->first);
+    EXPECT_EQ(found.steps, 2);
+  }
+}
+
+TEST(VerifyGrids, AnUpdateWithAnotherRateIsNamedByItsFactor) {
+  const VerifyResult found =
+      verify_changed({.pp = 2}, kNothing, [](config::RunConfig& c) { c.optimizer.lr = 6e-3, c.optimizer.min_lr = 0; });
+  ASSERT_FALSE(found.agree());
+  EXPECT_EQ(found.steps, 1);
+  ASSERT_NE(found.first_tensor(), nullptr);
+  EXPECT_EQ(found.first_tensor()->name, "embedding.position.weight");
+  EXPECT_FALSE(found.ops->first) << "passes agree";
+  for (const auto& writers : found.last_writers) EXPECT_THAT(writers, ElementsAre("adamw"));
+  ASSERT_TRUE(found.changes);
+  EXPECT_NEAR(found.changes->times, 2, 1e-6);
+}
+
+TEST(VerifyGrids, AnotherClipFactorIsFoundInMoments) {
+  const VerifyResult found = verify_changed(
+      {.tp = 2}, [](config::RunConfig& c) { c.optimizer.clip = 1e-3; },
+      [](config::RunConfig& c) { c.optimizer.clip = 2e-3; });
+  ASSERT_FALSE(found.agree());
+  EXPECT_THAT(found.first_tensor()->name, StartsWith("optimizer.m."));
+  ASSERT_TRUE(found.changes);
+  EXPECT_NEAR(found.changes->times, 2, 1e-6);
+}
+
+TEST(VerifyGrids, AnOpOfAPassIsNamedInEachPrecision) {
+  for (const char* precision : {"fp64", "fp32", "bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    const VerifyResult found = verify_changed(
+        {.tp = 2}, as_llama, [](config::RunConfig& c) { c.model.rope_theta = 100; }, precision);
+    ASSERT_FALSE(found.agree());
+    ASSERT_TRUE(found.ops && found.ops->first);
+    EXPECT_EQ(found.ops->first->key.op, "rope");
+    EXPECT_EQ(found.ops->first->key.layer, 0);
+  }
+}
+
+TEST(VerifyGrids, ALossOfRoutersIsFoundInTheirBackwardPass) {
+  const VerifyResult found =
+      verify_changed({.dp = 2}, with_experts, [](config::RunConfig& c) { c.moe.aux_loss = 0.02; });
+  ASSERT_FALSE(found.agree());
+  ASSERT_TRUE(found.ops && found.ops->first);
+  EXPECT_EQ(found.ops->first->key.op, "load_loss_backward");
+  EXPECT_EQ(found.ops->first->key.layer, 3) << "the first one of the backward pass";
+  EXPECT_NEAR(found.ops->first->times, 2, 1e-9);
+}
+
+TEST(VerifyGrids, ARuleThatUpdatesRoutersIsNamed) {
+  const VerifyResult found =
+      verify_changed({.dp = 2}, with_experts, [](config::RunConfig& c) { c.moe.expert_bias_rate = 0.03; });
+  ASSERT_FALSE(found.agree());
+  EXPECT_EQ(found.first_tensor()->name, "layers.0.moe.router.bias");
+  for (const auto& writers : found.last_writers) EXPECT_THAT(writers, Contains("update_experts"));
+  ASSERT_TRUE(found.changes);
+  EXPECT_NEAR(found.changes->times, 3, 1e-9);
+}
+
+}  // namespace
+}  // namespace megalith
