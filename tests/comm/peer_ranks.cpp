@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <deque>
+#include <map>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -86,9 +87,11 @@ class PeerChannel final : public SilentChannel {
     return run(call, stream, [&](Stream own) { peers_->gather_sum_rows(call, args, own); });
   }
   Ticket post_send(const Call& call, const void* data, Stream stream) override {
+    if (calls_ == PeerCalls::all_in_turn) return send_by_host(call, data, stream);
     return run(call, stream, [&](Stream own) { peers_->send(call, data, own); });
   }
   Ticket post_recv(const Call& call, void* data, Stream stream) override {
+    if (calls_ == PeerCalls::all_in_turn) return receive_by_host(call, data, stream);
     return run(call, stream, [&](Stream own) { peers_->recv(call, data, own); });
   }
   void barrier(const Call&, Stream stream) override {
@@ -101,6 +104,11 @@ class PeerChannel final : public SilentChannel {
   /// Outside of a capture the host waits, too. A queue whose stream waits takes a slice of the GPU's time, and ranks
   /// that share a GPU have many.
   void wait(Ticket ticket, Stream stream) override {
+    if (const auto message = messages_.find(ticket.id); message != messages_.end()) {
+      finish_by_host(message->second, stream);
+      messages_.erase(message);
+      return;
+    }
     const Event& done = done_[static_cast<std::size_t>(ticket.id) % kEvents];
     if (!is_capturing(stream)) done.wait();
     done.hold(stream);
@@ -170,8 +178,44 @@ class PeerChannel final : public SilentChannel {
     return {calls_made_ - 1, call.entry};
   }
 
+  /// A message between host memories, of which one end is a copy.
+  struct HostMessage {
+    Exec ex;
+    Tensor tensor;
+    Pending pending;
+    void* to = nullptr;  ///< where a received message goes
+  };
+  HostMessage& new_message(const Call& call) {
+    HostMessage& message = messages_[calls_made_++];
+    message.tensor = message.ex.tensor({call.count}, call.dtype);
+    return message;
+  }
+  Ticket last_ticket(const Call& call) const { return {calls_made_ - 1, call.entry}; }
+  Ticket send_by_host(const Call& call, const void* data, Stream stream) {
+    HostMessage& message = new_message(call);
+    device::synchronize(Device::cuda, stream);
+    device::copy(Device::cuda, message.tensor.raw(), data, message.tensor.bytes(), stream);
+    device::synchronize(Device::cuda, stream);
+    message.pending = comm::send(message.ex, host_, message.tensor, call.root, call.lane);
+    return last_ticket(call);
+  }
+  Ticket receive_by_host(const Call& call, void* data, Stream) {
+    HostMessage& message = new_message(call);
+    message.to = data;
+    message.pending = comm::recv(message.ex, host_, message.tensor, call.root, call.lane);
+    return last_ticket(call);
+  }
+  static void finish_by_host(HostMessage& message, Stream stream) {
+    message.pending.wait(message.ex);
+    if (message.to == nullptr) return;
+    device::synchronize(Device::cuda, stream);
+    device::copy(Device::cuda, message.to, message.tensor.raw(), message.tensor.bytes(), stream);
+    device::synchronize(Device::cuda, stream);
+  }
+
   PeerCalls calls_;
   Group host_;
+  std::map<std::int64_t, HostMessage> messages_;  // by ticket
   std::unique_ptr<PeerGroup> peers_;
   static constexpr std::size_t kEvents = 32;  ///< more than calls of a group are in flight
   Event ready_;

@@ -8,8 +8,8 @@ namespace megalith::comm {
 /// What members' kernels reach of the other members' memory.
 enum class InReach : std::uint8_t { mailboxes, tensors };
 
-/// Which calls a group of run_peer_ranks() takes. `of_peers`: those that a PeerGroup takes. `all_in_turn`: all but
-/// messages, for whole steps. What a PeerGroup does not take goes through the hosts. The hosts meet before each call
+/// Which calls a group of run_peer_ranks() takes. `of_peers`: those that a PeerGroup takes. `all_in_turn`: all, for
+/// whole steps. Messages, and what a PeerGroup does not take, go through the hosts. The hosts meet before each call
 /// and wait for its end, so that none loads a kernel (which waits for the GPU) while another's kernel waits for its
 /// own. Nothing can be captured then.
 enum class PeerCalls { of_peers, all_in_turn };

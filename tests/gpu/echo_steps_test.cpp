@@ -4,6 +4,7 @@
 
 #include "tests/comm/gpu_ranks.h"
 #include "tests/comm/peer_ranks.h"
+#include "tests/gpu/graph_records.h"
 #include "tests/gpu/moe_plan.h"
 #include "tests/support/twin.h"
 
@@ -15,10 +16,11 @@ using support::MoeModel;
 using support::relative_error;
 
 /// A router that prefers the first experts, so that ranks differ in load.
-constexpr double kEchoSkew = 0.04, kBudgetSkew = 1.5;
+constexpr double kEchoSkew = 0.04;
 
 struct EchoRun : support::RunRecord {
   Index clones = 0, moved = 0, reruns = 0;  ///< of all layers and steps
+  std::vector<double> evaluations;          ///< after every second step
 };
 
 void train_with_clones(comm::World& world, const config::RunPlan& plan, EchoRun& run) {
@@ -30,7 +32,9 @@ void train_with_clones(comm::World& world, const config::RunPlan& plan, EchoRun&
     const train::StepReport report = engine.step(source, progress, train::Stop::no);
     progress = {step + 1, progress.samples + plan.train.global_batch};
     if (step == 0) support::put_params(run.gradients, engine.stage(), true);
+    const double evaluated = step % 2 == 1 ? engine.evaluate(source, plan.train.global_batch) : 0;
     if (world.rank() != 0) continue;
+    run.evaluations.push_back(evaluated);
     run.losses.push_back(report.loss);
     run.norms.push_back(report.grad_norm);
     run.reruns += report.rerun ? 1 : 0;
@@ -78,6 +82,7 @@ config::RunPlan plan_with_clones(const MoeGrid& grid, const std::string& precisi
 void expect_same_run(const EchoRun& got, const EchoRun& want) {
   EXPECT_EQ(got.losses, want.losses);
   EXPECT_EQ(got.norms, want.norms);
+  EXPECT_EQ(got.evaluations, want.evaluations);
   EXPECT_EQ(got.evaluated, want.evaluated);
   EXPECT_EQ(got.gradients.tensors(), want.gradients.tensors());
   EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
@@ -150,32 +155,36 @@ void expect_same_bits_of_recomputed_layers(const MoeGrid& grid, RunOfPlan run_of
   }
 }
 
-/// Ranks with less room than can come: steps that are run again have the bits of the worst case. With one microbatch
-/// products overwrite gradients, and leave the squares for their norm; with several the last ones add to them.
+/// Ranks with less room than can come: steps that are run again have the bits of the worst case, also with clones, for
+/// which a slot does not suffice. With one microbatch products overwrite gradients, and leave the squares for their
+/// norm; with several the last ones add to them. Stages take as many microbatches as there are of them, and twice that.
 void expect_reruns_with_the_bits_of_the_worst_case(const MoeGrid& grid, RunOfPlan run_of) {
-  for (const bool has_clones : {false, true}) {
+  for (const Index slots : {0, 1}) {
     for (const Index microbatches : {1, 2}) {
       for (const std::string precision : {"bf16", "fp32"}) {
-        SCOPED_TRACE(str(precision, has_clones ? " with clones" : "", ", microbatches ", microbatches));
-        config::RunPlan plan = plan_with_clones(grid, precision, {});
-        if (has_clones) plan.model.moe.echo = {.slots = 1, .min_pairs = 0};
-        plan.model.moe.router_skew = kBudgetSkew;
-        plan.train.micro_batch = plan.train.global_batch * plan.grid.tp / (plan.grid.world_size * microbatches);
-        const auto want = run_of(plan);
+        SCOPED_TRACE(str(precision, ", slots ", slots, ", microbatches ", microbatches));
+        const config::RunPlan plan =
+            support::plan_of_small_budget(Device::cuda, grid, precision, slots, microbatches * grid.pp);
+        config::RunPlan worst = plan;
+        worst.model.moe.rank_capacity_factor = {};
+        const auto want = run_of(worst);
         EXPECT_EQ(want->reruns, 0);
-        plan.model.moe.rank_capacity_factor = {std::max<Index>(1000, 1000 * plan.grid.ep / plan.model.moe.top_k)};
+        EXPECT_EQ(want->clones > 0, slots > 0);
         const auto got = run_of(plan);
-        if (!has_clones) {
-          EXPECT_GT(got->reruns, 0);
-        }
+        EXPECT_GT(got->reruns, 0);
         expect_same_run(*got, *want);
       }
     }
   }
 }
 
-const MoeGrid kEchoGrids[] = {{2, 1, 1, 2, 1}, {4, 1, 1, 4, 1}, {4, 2, 1, 2, 1}, {4, 2, 1, 2, 2}};
+/// ep 2 and 4; tp 2 with replicas and slices; stages, and two chunks of each.
+const MoeGrid kEchoGrids[] = {{2, 1, 1, 2, 1}, {4, 1, 1, 4, 1}, {4, 2, 1, 2, 1},
+                              {4, 2, 1, 2, 2}, {4, 1, 2, 2, 1}, {4, 1, 2, 2, 1, 2}};
 
+// Nothing here runs from graphs. Each kernel of a call between ranks waits for those of the others. Ranks that share a
+// GPU share its queues and the lock of its driver, so their hosts make each call in turn and wait for its end
+// (PeerCalls::all_in_turn). A graph holds many calls, between which no host can wait.
 class SharedGpuEcho : public ::testing::TestWithParam<MoeGrid> {
  protected:
   void SetUp() override {
@@ -220,6 +229,20 @@ TEST_P(GpuEchoGrid, StepsThatLackRoomAreRunAgain) {
   expect_reruns_with_the_bits_of_the_worst_case(GetParam(), run_on_gpus);
 }
 
+/// A rank has one graph for training and one for evaluation, of work of the GPU alone: no host is called back, no
+/// memory is taken or given back.
+void expect_nodes_of_gpu_alone(const support::GraphRecords& records, int ranks) {
+  const std::vector<support::GraphRecords::Kinds> graphs = records.graphs();
+  EXPECT_EQ(graphs.size(), static_cast<std::size_t>(2 * ranks));
+  for (const support::GraphRecords::Kinds& kinds : graphs) {
+    std::string text;
+    for (const auto& [kind, count] : kinds) text += str(' ', kind, ' ', count);
+    SCOPED_TRACE(text);
+    EXPECT_GT(kinds.at("kernel"), 0);
+    for (const char* kind : {"host", "memory allocation", "memory free"}) EXPECT_FALSE(kinds.contains(kind)) << kind;
+  }
+}
+
 /// Plans differ from launch to launch.
 TEST_P(GpuEchoGrid, GraphsOfStepsHaveTheBitsOfEagerSteps) {
   nn::EchoConfig echo = kClones;
@@ -235,8 +258,11 @@ TEST_P(GpuEchoGrid, GraphsOfStepsHaveTheBitsOfEagerSteps) {
       EXPECT_GT(want->clones, 0);
       plan.graphs.mode = capture::GraphMode::iteration;
       plan.graphs.optimizer = true;
+      const support::GraphRecords records;
       const auto got = run_on_gpus(plan);
+      expect_nodes_of_gpu_alone(records, plan.grid.world_size);
       EXPECT_EQ(got->losses, want->losses);
+      EXPECT_EQ(got->evaluations, want->evaluations);
       EXPECT_EQ(got->evaluated, want->evaluated);
       EXPECT_EQ(got->parameters.tensors(), want->parameters.tensors());
     }

@@ -23,6 +23,25 @@ inline void fit_grouped_kernel(config::RunConfig& c) {
   c.moe.ffn_hidden_size = 16;
 }
 
+/// Ranks with room for little more than their even share of rows. Routers prefer the first of 16
+/// experts, so that one slot does not suffice either.
+inline config::RunPlan plan_of_small_budget(Device device, const MoeGrid& grid, const std::string& precision,
+                                            Index slots, Index microbatches) {
+  constexpr MoeModel kModel{"Skewed", [](config::RunConfig& c) {
+                              fit_grouped_kernel(c);
+                              c.moe.num_experts = 16;
+                              c.moe.top_k = 4;
+                              c.moe.router_skew = 0.3;
+                            }};
+  config::RunPlan plan = plan_on(device, grid, kModel, precision);
+  plan.train.steps = 6;
+  plan.train.micro_batch = plan.train.global_batch * grid.tp * grid.pp / (grid.ranks * microbatches);
+  plan.model.moe.dispatcher = nn::ExpertDispatcher::peer;
+  plan.model.moe.rank_capacity_factor = {1020};
+  if (slots > 0) plan.model.moe.echo = {.slots = slots, .min_pairs = 0};
+  return plan;
+}
+
 /// Experts for the kernel, and of 12 units in a loop of GEMMs; padded; dropping.
 inline constexpr MoeModel kSentAndRead[] = {{"Kernel", fit_grouped_kernel},
                                             {"Loop", [](config::RunConfig& c) { c.moe.pattern = "dm"; }},
