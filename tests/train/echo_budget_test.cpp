@@ -1,5 +1,6 @@
 // Clones of experts (docs/echo.md) where ranks have room for few rows: what a step does that needs more.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <regex>
 
@@ -12,9 +13,12 @@
 #include "megalith/ops/row_budget.h"
 #include "megalith/train/expert_rows.h"
 
+#include "tests/comm/wrapped_world.h"
+#include "tests/io/temp_dir.h"
 #include "tests/train/graph_ways.h"
 #include "tests/train/moe_run.h"
 #include "tests/train/recompute_modes.h"
+#include "tests/train/resumed_run.h"
 
 namespace megalith {
 namespace {
@@ -130,6 +134,55 @@ TEST_P(EchoBudget, StepsThatOverflowAreRunAgainWithTheBitsOfTheWorstCase) {
     EXPECT_EQ(want.reruns, std::vector<bool>(kBudgetSteps, false));
     EXPECT_GT(std::ranges::count(got.reruns, true), 0);
   }
+}
+
+/// Ends a rank in the middle of a step that is run again. A step's first run makes as many calls as one of the worst
+/// case.
+class KilledInRerun final : public comm::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  comm::Ticket gather_rows(const comm::Call& call, const comm::GatherRows& args, Stream stream) override {
+    if (name() == "etp-ep" && world_rank() == 1 && ++calls_ > kills_after) throw IoError("killed");
+    return inner().gather_rows(call, args, stream);
+  }
+  static inline Index kills_after = 0;
+
+ private:
+  Index calls_ = 0;
+};
+
+// Nothing of a rerun is kept but by a checkpoint after its step.
+TEST(EchoBudgets, ARunThatIsKilledInARerunResumes) {
+  constexpr Index kSavedAt = 1;
+  const MoeGrid grid{2, 1, 1, 2, 1};
+  const config::RunPlan plan = config::resolve(echo_budget_config(grid, {.factor = "1"}));
+  const EchoBudgetRun whole = budget_run(plan);
+  ASSERT_TRUE(whole.reruns[kSavedAt]);
+  const TempDir dir;
+  const support::Trained saved = support::train_and_save(plan, dir.path(), 0, kSavedAt);
+  const auto train_killed = [&](const config::RunPlan& of, Index kills_after) {
+    Index calls = 0;
+    KilledInRerun::kills_after = kills_after;
+    comm::run_ranks(2, [&](comm::World& world) {
+      comm::WrappedWorld<KilledInRerun> wrapped(world);
+      const std::shared_ptr<io::Fs> fs = io::posix_fs();
+      train::Engine engine(wrapped, of);
+      engine.allocate();
+      train::Saver saver(engine, of, {1, 2}, *fs, dir.path());
+      ASSERT_TRUE(saver.resume().has_value());
+      const support::HashedBatches source(of.model.vocab_size);
+      engine.step(source, {kSavedAt, kSavedAt * of.train.global_batch}, train::Stop::no);
+      if (world.rank() == 0) calls = engine.mesh().etp_ep.counters()[comm::Op::gather_rows].calls;
+    });
+    return calls;
+  };
+  config::RunPlan worst = plan;
+  worst.model.moe.rank_capacity_factor = {};
+  const Index of_a_run = train_killed(worst, std::numeric_limits<Index>::max());
+  EXPECT_THROW(train_killed(plan, of_a_run + 1), IoError) << "the step is run again, and ends there";
+  const support::Trained resumed = support::train_and_save(plan, dir.path(), kSavedAt, kBudgetSteps);
+  EXPECT_EQ(resumed.digest.hex(), saved.digest.hex());
+  EXPECT_EQ(resumed.losses, std::vector(whole.losses.begin() + kSavedAt, whole.losses.end()));
 }
 
 TEST(EchoBudgets, RerunsRecomputeAsOtherStepsDo) {

@@ -135,6 +135,17 @@ TEST(EchoGraph, HasTheBitsOfEagerStepsWhereLayersAreRecomputed) {
   }
 }
 
+// Four stages of a layer each, and as many microbatches in flight. Rank threads and their launches go on for long.
+TEST(EchoGraph, FiftyStepsOfFourStagesHaveTheBitsOfEagerSteps) {
+  config::RunPlan plan = config::resolve(echo_graph_config({8, 1, 4, 2, 1}, "redispatch", "auto"));
+  plan.train.steps = 50;
+  const EchoGraphRun want = run_with_echo(plan);
+  const EchoGraphRun got = run_with_echo(support::with_graphs(plan, support::kWholeSteps, kEchoWarmup));
+  expect_same_echo_run(got, want);
+  expect_changing_clones(want);
+  EXPECT_EQ(got.launches, plan.train.steps - kEchoWarmup);
+}
+
 // The first steps and evaluations from graphs are run again eagerly, op by op.
 TEST(EchoGraph, AgreesWithCheckedSteps) {
   config::RunPlan plan = config::resolve(echo_graph_config({2, 1, 1, 2, 1}, "keep", "auto"));

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/build.h"
+#include "megalith/base/clock.h"
 #include "megalith/base/error.h"
 
 #include "tests/comm/wrapped_world.h"
 #include "tests/io/temp_dir.h"
+#include "tests/support/count_allocations.h"
 #include "tests/train/moe_run.h"
 #include "tests/train/recompute_modes.h"
 #include "tests/train/resumed_run.h"
@@ -198,6 +200,131 @@ TEST(EchoTraining, APassThatRecomputesPlansNothing) {
     });
     EXPECT_EQ(PlanCountingChannel::plans, 4 * 4) << way.name << ": layers, microbatches of a rank";
   }
+}
+
+/// The sizes of an expert's matrices, in the order in which rank 0 fetches them to slots, and of the gradients' home.
+class OrderChannel final : public comm::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  comm::Ticket gather_rows(const comm::Call& call, const comm::GatherRows& args, Stream stream) override {
+    if (name() == "ep" && world_rank() == 0) weights.push_back(args.mine.dim(1));
+    return inner().gather_rows(call, args, stream);
+  }
+  comm::Ticket gather_sum_rows(const comm::Call& call, const comm::GatherSumRows& args, Stream stream) override {
+    if (name() == "ep" && world_rank() == 0) grads.push_back(args.mine.dim(1));
+    return inner().gather_sum_rows(call, args, stream);
+  }
+  static inline std::vector<Index> weights, grads;
+};
+
+// What a pass needs first is on its way first: the first product's matrix forward, the second one's backward.
+TEST(EchoTraining, WeightsMoveInTheOrderInWhichAPassReadsThem) {
+  for (const char* weights : {"keep", "redispatch"}) {
+    config::RunConfig recipe = echo_config({2, 1, 1, 2, 1}, kSkewed, {.weights = weights}, 1);
+    recipe.model.num_layers = 1;
+    recipe.train.global_batch = 4;
+    const config::RunPlan plan = config::resolve(recipe);
+    OrderChannel::weights.clear(), OrderChannel::grads.clear();
+    comm::run_ranks(2, [&](comm::World& world) {
+      comm::WrappedWorld<OrderChannel> wrapped(world);
+      train::Engine engine(wrapped, plan);
+      engine.allocate();
+      engine.step(support::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
+    });
+    const Index down = plan.model.hidden_size * plan.model.moe.ffn_hidden_size, up = 2 * down;
+    const bool again = weights == std::string("redispatch");
+    EXPECT_EQ(OrderChannel::weights, again ? std::vector({up, down, down, up}) : std::vector({up, down})) << weights;
+    EXPECT_EQ(OrderChannel::grads, std::vector({down, up}));
+  }
+}
+
+/// Rank 1 ends with an error in a call that moves clones.
+class DyingChannel final : public comm::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  comm::Ticket gather_rows(const comm::Call& call, const comm::GatherRows& args, Stream stream) override {
+    die_in(comm::Op::gather_rows);
+    return inner().gather_rows(call, args, stream);
+  }
+  comm::Ticket gather_sum_rows(const comm::Call& call, const comm::GatherSumRows& args, Stream stream) override {
+    die_in(comm::Op::gather_sum_rows);
+    return inner().gather_sum_rows(call, args, stream);
+  }
+  comm::Ticket reduce_scatter(const comm::Call& call, const void* in, void* out, Stream stream) override {
+    die_in(comm::Op::reduce_scatter);
+    return inner().reduce_scatter(call, in, out, stream);
+  }
+  comm::Ticket all_to_all(const comm::Call& call, const comm::Parts<const void>& in, const comm::Parts<void>& out,
+                          Stream stream) override {
+    die_in(comm::Op::all_to_all);
+    return inner().all_to_all(call, in, out, stream);
+  }
+  static inline comm::Op where = comm::Op::gather_rows;
+
+ private:
+  void die_in(comm::Op op) {
+    if (name() == "ep" && op == where && world_rank() == 1 && ++calls_ == kCall) throw IoError("the end");
+  }
+  static constexpr int kCall = 3;  ///< of the second layer
+  int calls_ = 0;
+};
+
+TEST(EchoTraining, ARankThatDiesInATransferOfClonesFreesTheOthersAtOnce) {
+  using comm::Op;
+  for (const auto& [backend, where] : {std::pair{"peer", Op::gather_rows},
+                                       {"peer", Op::gather_sum_rows},
+                                       {"collective", Op::reduce_scatter},
+                                       {"host_sized", Op::all_to_all}}) {
+    SCOPED_TRACE(str(backend, ' ', comm::name_of(where)));
+    const config::RunPlan plan = config::resolve(echo_config({4, 1, 1, 4, 1}, kSkewed, {.backend = backend}, 1));
+    DyingChannel::where = where;
+    const double begin_s = monotonic_s();
+    std::string error;
+    std::atomic<int> freed = 0;
+    try {
+      comm::run_ranks(4, [&](comm::World& world) {
+        comm::WrappedWorld<DyingChannel> wrapped(world);
+        train::Engine engine(wrapped, plan);
+        engine.allocate();
+        try {
+          engine.step(support::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
+        } catch (const AbortedError&) {
+          ++freed;
+          throw;
+        }
+      });
+    } catch (const IoError& first) {
+      error = first.what();
+    }
+    EXPECT_EQ(error, "rank 1: the end");
+    EXPECT_EQ(freed, 3);
+    EXPECT_LT(monotonic_s() - begin_s, 10);
+  }
+}
+
+/// The allocations of rank 0 in the steps from the third one on.
+long allocations_of(const EchoWay& way) {
+  const config::RunPlan plan = config::resolve(echo_config({2, 1, 1, 2, 1}, kSkewed, way, 6, "fp32"));
+  long allocations = 0;
+  comm::run_ranks(2, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const support::HashedBatches source(plan.model.vocab_size);
+    for (Index step = 0; step < plan.train.steps; ++step) {
+      const support::CountAllocations counter;
+      engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      if (world.rank() == 0 && step > 1) allocations += counter.count();
+    }
+  });
+  return allocations;
+}
+
+TEST(EchoTraining, StepsWithClonesAllocateNoMoreThanWithout) {
+  const long reports = allocations_of(kPlain);
+  for (const EchoWay& way :
+       {EchoWay{}, {.weights = "redispatch"}, {.backend = "collective"}, {.backend = "host_sized"}})
+    EXPECT_EQ(allocations_of(way), reports) << way.name();
+  EXPECT_EQ(allocations_of({.dispatcher = "all_to_all"}), allocations_of({.dispatcher = "all_to_all", .slots = 0}));
 }
 
 /// The grid promise (docs/numerics.md): clones are no exception.

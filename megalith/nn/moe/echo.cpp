@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <map>
+#include <ranges>
 
 #include "megalith/base/build.h"
 #include "megalith/base/error.h"
@@ -19,6 +20,7 @@ namespace {
 constexpr Index kStepNumbers = 2;
 static_assert(offsetof(StepState, step) == 0 && sizeof(StepState::step) == 4 * kStepNumbers);
 
+/// In the order in which the forward pass reads them. The backward pass reads them in reverse.
 constexpr std::array kMatrices = {ExpertMatrix::up, ExpertMatrix::down};
 
 /// A row for each expert, or slot.
@@ -114,7 +116,7 @@ void EchoPass::end_rounds(Exec& ex) {
           .writes = {}},
          [](Exec&, Stream) {});
   if (!has_grads) return;
-  for (const ExpertMatrix matrix : {ExpertMatrix::down, ExpertMatrix::up}) grads_written(ex, matrix);
+  for (const ExpertMatrix matrix : std::views::reverse(kMatrices)) grads_written(ex, matrix);
 }
 
 Echo::Echo(const MoeSpec& spec, const ExpertParallel& groups, const Experts& experts)
@@ -251,7 +253,7 @@ void Echo::start_weights(Exec& ex, EchoPass& pass) const {
 
 void Echo::start_weights_again(Exec& ex, EchoPass& pass) const {
   if (config_.weights != EchoWeights::redispatch) return;
-  for (const ExpertMatrix matrix : kMatrices) start_weights(ex, matrix, pass);
+  for (const ExpertMatrix matrix : std::views::reverse(kMatrices)) start_weights(ex, matrix, pass);
 }
 
 void Echo::start_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const {
@@ -270,7 +272,7 @@ void Echo::finish_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const {
 }
 
 void Echo::finish_grads(Exec& ex, EchoPass& pass) const {
-  for (const ExpertMatrix matrix : {ExpertMatrix::down, ExpertMatrix::up}) finish_grads(ex, matrix, pass);
+  for (const ExpertMatrix matrix : std::views::reverse(kMatrices)) finish_grads(ex, matrix, pass);
 }
 
 void Echo::finish_grads(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const {
