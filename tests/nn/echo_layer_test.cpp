@@ -44,6 +44,7 @@ GivenRouting routing_of(Index ranks, Index experts, Index rows, Index top_k,
 struct LayerResults {
   std::map<std::string, std::vector<double>> rows, weight_grads;
   Ints clones, load_after, computed;  ///< src of the plan; pairs of each rank by the plan, and by the groups of rows
+  Ints columns;                       ///< [R, n, K], where pairs are computed
 };
 
 /// How numbers are made: any, or whole numbers whose products and sums have no rounding. Then the SwiGLU of a gate of
@@ -171,17 +172,29 @@ class RankLayer {
                                   after = pass_->plan().load_after.span<std::int32_t>();
     results.clones.assign(src.begin(), src.end());
     results.load_after.assign(after.begin(), after.end());
+    results.columns.resize(static_cast<std::size_t>(routing.ranks * own));
+    std::ranges::copy(routed.experts.span<std::int32_t>(), results.columns.begin() + rank * own);
+  }
+
+  /// To which a pass may add.
+  void set_weight_grads(const LayerResults& results) {
+    for (ParamBuffer& buffer : params_.buffers()) {
+      for (Param& param : buffer.params())
+        std::ranges::copy(results.weight_grads.at(grads_name(param)), param.grad.data<double>());
+    }
   }
 
   void put_weight_grads(LayerResults& results, std::mutex& mutex) {
     const std::lock_guard lock(mutex);
     for (ParamBuffer& buffer : params_.buffers()) {
-      for (Param& param : buffer.params())
-        results.weight_grads[str(param.spec.slice.name, " from ", param.spec.slice.offset[0])] = doubles_of(param.grad);
+      for (Param& param : buffer.params()) results.weight_grads[grads_name(param)] = doubles_of(param.grad);
     }
   }
 
  private:
+  static std::string grads_name(const Param& param) {
+    return str(param.spec.slice.name, " from ", param.spec.slice.offset[0]);
+  }
   MoeSpec spec(const GivenRouting& routing) const {
     return {.config = {.num_experts = routing.experts,
                        .top_k = routing.top_k,
@@ -288,6 +301,59 @@ std::ptrdiff_t clones_of(const LayerResults& results, std::int32_t expert) {
 }
 std::ptrdiff_t num_clones(const LayerResults& results) {
   return std::ranges::count_if(results.clones, [](std::int32_t expert) { return expert >= 0; });
+}
+
+/// The weight gradients of the pairs that are computed in one column, added to `start` where it has any. No clones: the
+/// pairs are at their expert's home.
+LayerResults grads_of_column(GivenRouting routing, const Ints& columns, std::int32_t column,
+                             const LayerResults& start = {}) {
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    if (columns[i] != column) routing.choices[i] = -1;
+  }
+  LayerResults results;
+  std::mutex mutex;
+  comm::run_ranks(static_cast<int>(routing.ranks), [&](comm::World& world) {
+    RankLayer layer(world, routing, {});
+    const bool adds = !start.weight_grads.empty();
+    if (adds) layer.set_weight_grads(start);
+    layer.pass(routing, adds ? ops::Write::accumulate : ops::Write::overwrite, world.rank(), results, mutex);
+    layer.put_weight_grads(results, mutex);
+  });
+  return results;
+}
+
+void add_grads(LayerResults& to, const LayerResults& from) {
+  for (auto& [name, values] : to.weight_grads)
+    std::ranges::transform(values, from.weight_grads.at(name), values.begin(), std::plus());
+}
+
+// Random numbers, whose sums round by their order: of a microbatch home first, then slots in ascending order, then what
+// comes of the next microbatch.
+TEST(EchoLayer, GradientsOfClonesAreAddedAfterThatOfTheirHomeSlotBySlot) {
+  std::vector<GivenRouting> microbatches;
+  for (const Index other : {7, 5})
+    microbatches.push_back(routing_of(3, 3, 12, 1, [=](Index, Index row, Index) { return row % other == 4 ? 1 : 0; }));
+  const std::vector<LayerResults> got = run_layer(microbatches, {.echo = echo_of(1)});
+  constexpr std::int32_t kHome = 0, kSlots[] = {3, 5};  // columns: the expert of each rank, then its slot
+  LayerResults want, exchanged;
+  for (std::size_t i = 0; i < microbatches.size(); ++i) {
+    ASSERT_EQ(got[i].clones, (Ints{-1, 0, 0})) << "expert 0 has two clones";
+    const auto grads = [&](std::int32_t column, const LayerResults& start = {}) {
+      return grads_of_column(microbatches[i], got[i].columns, column, start);
+    };
+    const LayerResults first = grads(kSlots[0]), second = grads(kSlots[1]);
+    LayerResults slots_first = i == 0 ? first : want;
+    if (i > 0) add_grads(slots_first, first);
+    add_grads(slots_first, second);
+    exchanged = grads(kHome, slots_first);
+    want = grads(kHome, want);
+    add_grads(want, first);
+    add_grads(want, second);
+    for (const char* name : {"experts.up.weight from 0", "experts.down.weight from 0"}) {
+      EXPECT_EQ(got[i].weight_grads.at(name), want.weight_grads.at(name)) << name << ", microbatch " << i;
+      EXPECT_NE(exchanged.weight_grads.at(name), want.weight_grads.at(name)) << "another order has other bits";
+    }
+  }
 }
 
 TEST(EchoLayer, AnExpertLeavesHomeWhole) {
