@@ -151,6 +151,13 @@ TEST(StepEnd, AStepThatIsNotFiniteMovesNoMean) {
   EXPECT_EQ(steps.outcome_.spikes, 0);
 }
 
+TEST(StepEnd, TheWindowEndsBeforeTheFirstSpike) {
+  Steps steps({.spikes = {.norm = 3, .window = 3, .on_spike = OnSpike::skip}});
+  for (const double squares : {1.0, 1.0, 1e4}) EXPECT_EQ(steps.step(squares).apply, 1);
+  EXPECT_DOUBLE_EQ(steps.state_.means.norm, 34);
+  EXPECT_EQ(steps.step(102.5 * 102.5).apply, 0);
+}
+
 // Batches without targets, say: a mean of 0 would stay 0, and each step that has one would be skipped.
 TEST(StepEnd, NothingIsASpikeAboveAMeanOfZero) {
   Steps steps({.spikes = {.norm = 2, .window = 2, .on_spike = OnSpike::skip}});
