@@ -6,7 +6,7 @@ void activate(Exec& ex, ops::Activation activation, const Tensor& z, const Activ
               RowOperands& operands) {
   const Tensor rows = pass.sub_batch.of(z);
   const Index units = activation == ops::Activation::swiglu ? z.dim(1) / 2 : z.dim(1);
-  // The turned operand of a part of the rows is no part of the whole one.
+  // Turned blocks of a part of the rows are not blocks of the whole matrix.
   const bool is_turned_kept = pass.is_kept && pass.sub_batch.count == 1;
   operands = make_row_operands(ex, pass.formats, {rows.dim(0), units}, is_turned_kept);
   if (!pass.is_read) operands.straight = {};

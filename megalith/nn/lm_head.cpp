@@ -8,19 +8,20 @@ namespace megalith::nn {
 Tensor LmHead::outputs(Exec& ex, const Tensor& x, Saved& saved) const {
   State& state = own(saved);
   normalize(ex, x, state);
-  return logits(ex, state);
+  return logits(ex, state, Mode::evaluate);
 }
 
 void LmHead::normalize(Exec& ex, const Tensor& x, State& state) const {
   state.normed = norm_ ? norm_->forward(ex, x, state.norm) : x;
 }
 
-Tensor LmHead::logits(Exec& ex, State& state) const {
+Tensor LmHead::logits(Exec& ex, State& state, Mode mode) const {
   TensorParallel::InRegion in_region = tp_.to_region(ex, state.normed, kWholeMicrobatch);
   Tensor logits = ex.tensor({in_region.x.dim(0), table_.value.dim(0)}, state.normed.dtype());
   in_region.messages.wait(ex);
   // With sequence parallelism backward gathers the rows again, and quantises those.
-  const RowOperands operands = make_row_operands(ex, formats_, in_region.x.shape(), !tp_.is_sequence_parallel());
+  const bool is_kept = mode == Mode::train && !tp_.is_sequence_parallel();
+  const RowOperands operands = make_row_operands(ex, formats_, in_region.x.shape(), is_kept);
   state.x_turned = operands.turned;
   multiply_rows(ex, formats_, operands,
                 {.a = in_region.x, .b = table_.value, .c = logits, .transpose_b = ops::Transpose::yes});
@@ -29,7 +30,8 @@ Tensor LmHead::logits(Exec& ex, State& state) const {
 
 Tensor LmHead::forward(Exec& ex, const Microbatch& microbatch, const Tensor& x, const HeadInputs& inputs,
                        Saved& saved) const {
-  const Tensor logits = outputs(ex, x, saved);
+  normalize(ex, x, own(saved));
+  const Tensor logits = this->logits(ex, own(saved), microbatch.mode);
   return cross_entropy_.forward(ex, microbatch, logits, inputs.targets, inputs.loss_sums, own(saved).loss);
 }
 
@@ -40,7 +42,7 @@ void LmHead::infer_rows(Exec& ex, const Microbatch& microbatch, const Tensor& x,
   normalize(ex, x, state);
   if (results.hidden) ops::copy(ex, state.normed, results.hidden);
   if (!results.losses && !results.best_ids) return;
-  const Tensor logits = this->logits(ex, state);
+  const Tensor logits = this->logits(ex, state, Mode::evaluate);
   if (results.best_ids) vocab_parallel_argmax(ex, vocab_, tp_.group(), logits, results.best_ids);
   if (!results.losses) return;
   ops::copy(ex, cross_entropy_.forward(ex, microbatch, logits, inputs.targets, inputs.loss_sums, state.loss),

@@ -47,8 +47,8 @@ class LmHead final : public Head {
   };
   static State& own(Saved& saved) { return static_cast<State&>(saved); }
   void normalize(Exec& ex, const Tensor& x, State& state) const;
-  /// Keeps what backward reads in `state`.
-  Tensor logits(Exec& ex, State& state) const;
+  /// Keeps what backward reads in `state`, where the mode has one.
+  Tensor logits(Exec& ex, State& state, Mode mode) const;
 
   VocabShard vocab_;
   TensorParallel tp_;

@@ -8,12 +8,12 @@ namespace megalith::nn {
 // The three GEMMs of a weight W [out, in] with rows of tokens, in the formats of its layer: y = x W^T, dx = dy W,
 // dW += dy^T x. With GemmFormat::e4m3 operands are rounded in blocks of 128.
 
-/// The E4M3 operands of a matrix [T, N] that GEMMs of a linear layer read, by vectors. Both are undefined where the
-/// layer has no FP8 operands.
+/// The E4M3 operands of a matrix [T, N] that GEMMs of a weight read, by vectors. Both are undefined where these have no
+/// FP8 operands.
 struct RowOperands {
   ops::Operand straight = {};  ///< [T, N]: of the forward pass, or of the gradient of the input
   ops::Operand turned = {};    ///< [N, T]: of the weight gradient. Undefined: that reads the matrix
-  bool is_made = false;        ///< their numbers are written. Else the layer quantises the matrix
+  bool is_made = false;        ///< their numbers are written. Else the GEMM rounds the matrix first
 };
 /// Memory for the operands of a matrix [rows, columns] in GEMMs of these formats. `turned`: also for the weight
 /// gradient, where that has FP8 operands.

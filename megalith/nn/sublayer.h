@@ -106,7 +106,7 @@ struct RegionState : Sublayer::Saved {
   }
 };
 
-/// What of a sublayer's inputs of GEMMs the backward pass recomputes, and so does not keep.
+/// Which inputs of a sublayer's two GEMMs the forward pass does not keep in FP8.
 struct RecomputedInputs {
   bool first = false, last = false;
 };
@@ -170,8 +170,8 @@ class TensorParallelSublayer : public SublayerOf<State> {
     for (part.sub_batch = {0, count}; part.sub_batch.index < count; ++part.sub_batch.index)
       first_gemm(ex, part, part.sub_batch.of(x.x), saved, {.in_backward = true});
   }
-  /// Whether a forward pass makes the turned operand of a GEMM's input: that of a part of the rows is no part of the
-  /// whole one.
+  /// Whether a forward pass makes the turned operand of a GEMM's input: blocks of a part of the rows are not blocks of
+  /// the whole matrix.
   static bool keeps_turned(const Microbatch& microbatch, bool recomputed) {
     return !recomputed && microbatch.mode == Mode::train && microbatch.sub_batch.count == 1;
   }

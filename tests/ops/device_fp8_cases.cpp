@@ -105,12 +105,17 @@ TEST_P(DeviceOps, QuantisesActivations) {
         quantise_activation(ex, {.z = z, .y = y, .straight = of_y[0], .turned = of_y[1], .activation = activation});
         quantise_activation_backward(
             ex, {.z = z, .dy = dy, .dz = dz, .straight = of_dz[0], .turned = of_dz[1], .activation = activation});
+        const Tensor y_only = ex.tensor_like(y), dz_only = ex.tensor_like(dz);
+        quantise_activation(ex, {.z = z, .y = y_only, .activation = activation});
+        quantise_activation_backward(ex, {.z = z, .dy = dy, .dz = dz_only, .activation = activation});
         quantise_activation(ex, {.z = z, .straight = y_again[0], .activation = activation});
         quantise_activation(ex, {.z = z, .turned = y_again[1], .activation = activation});
         quantise_activation_backward(ex, {.z = z, .dy = dy, .straight = dz_again[0], .activation = activation});
         quantise_activation_backward(ex, {.z = z, .dy = dy, .turned = dz_again[1], .activation = activation});
         EXPECT_EQ(t().read(y), t().read(y_alone));
         EXPECT_EQ(t().read(dz), t().read(dz_alone));
+        EXPECT_EQ(t().read(y_only), t().read(y_alone));
+        EXPECT_EQ(t().read(dz_only), t().read(dz_alone));
         expect_equal(of_y, y_alone, "y");
         expect_equal(of_dz, dz_alone, "dz");
         expect_equal(y_again, y_alone, "y, one at a time");

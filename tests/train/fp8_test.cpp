@@ -112,20 +112,23 @@ TEST_P(Fp8Family, TheHeadToo) {
 
 /// What backward recomputes it also rounds again. Operands that the forward pass has kept for it have the same bits.
 TEST_P(Fp8Family, RecomputedPartsChangeNoBitOfWeightGradients) {
-  config::RunConfig kept = whole_blocks({}, GetParam());
-  kept.fp8.skip_layers = "none";  // a layer in bf16 keeps GELU of unrounded numbers
-  const auto want = trained_fp8(kept);
-  const std::vector<std::vector<std::string>> all_modules = {
-      {"norms"}, {"gelu"}, {"attention"}, {"mlp"}, {"gelu", "norms"}};
-  for (const std::vector<std::string>& modules : all_modules) {
-    SCOPED_TRACE(modules.front());
-    config::RunConfig c = kept;
-    c.recompute.mode = "selective";
-    c.recompute.modules = modules;
-    const auto got = trained_fp8(c);
-    EXPECT_EQ(got->losses, want->losses);
-    EXPECT_EQ(got->norms, want->norms);
-    EXPECT_TRUE(got->parameters.tensors() == want->parameters.tensors());
+  for (const bool weight_grad : {true, false}) {
+    config::RunConfig kept = whole_blocks({}, GetParam());
+    kept.fp8.skip_layers = "none";  // a layer in bf16 keeps GELU of unrounded numbers
+    kept.fp8.weight_grad = weight_grad;
+    const auto want = trained_fp8(kept);
+    const std::vector<std::vector<std::string>> all_modules = {
+        {"norms"}, {"gelu"}, {"attention"}, {"mlp"}, {"gelu", "norms"}};
+    for (const std::vector<std::string>& modules : all_modules) {
+      SCOPED_TRACE(modules.front());
+      config::RunConfig c = kept;
+      c.recompute.mode = "selective";
+      c.recompute.modules = modules;
+      const auto got = trained_fp8(c);
+      EXPECT_EQ(got->losses, want->losses);
+      EXPECT_EQ(got->norms, want->norms);
+      EXPECT_TRUE(got->parameters.tensors() == want->parameters.tensors());
+    }
   }
 }
 

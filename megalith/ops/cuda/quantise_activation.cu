@@ -133,9 +133,8 @@ void quantise_activation(Stream stream, const QuantiseActivation& args) {
     const T* const z = pointer<const T>(args.z);
     T* const y = args.y ? pointer<T>(args.y) : nullptr;
     const auto run = [&](const auto& source) {
-      quantise_from(stream, source, args.z.dim(0),
-                    args.straight ? args.straight.values.dim(1) : args.turned.values.dim(0), args.straight, args.turned,
-                    ScaleForm::f32, {z, y});
+      const Index columns = args.activation == Activation::swiglu ? args.z.dim(1) / 2 : args.z.dim(1);
+      quantise_from(stream, source, args.z.dim(0), columns, args.straight, args.turned, ScaleForm::f32, {z, y});
     };
     if (args.activation == Activation::swiglu) return run(SwigluNumbers<T>{z, y});
     if (args.activation == Activation::gelu) return run(GeluNumbers<T, GeluForm::tanh>{z, y});
