@@ -367,7 +367,7 @@ OpComparison compare_ops(const ComparedOps& ops, const OpLayouts& layouts, doubl
       double wider = band;
       if (const auto wide = of_wide.find(key); wide != of_wide.end()) {
         const auto rounding = distance_of_result(layouts, on_a, wide->second, key, result, band);
-        if (rounding) wider = std::max(band, kOfRounding * rounding->by.largest);
+        if (rounding && std::isfinite(rounding->by.largest)) wider = std::max(band, kOfRounding * rounding->by.largest);
       }
       if (distance->by.largest <= wider) continue;
       const OpPath path_a = path_to(on_a, agree, 0), path_b = path_to(on_b, agree, 1);

@@ -208,8 +208,11 @@ std::optional<ExpertDistance> distance_of_experts(std::span<const OpOfRank> a, s
   const auto has_result = [&](const OpOfRank& run) { return result_of(run, result) != nullptr; };
   if (!std::ranges::all_of(a, has_result) || !std::ranges::all_of(b, has_result)) return std::nullopt;
   const OpValue& first = *result_of(a.front(), result);
-  if (!first.slice.name.empty())
-    return distance_of_gradients(first.slice.global, whole_gradient(a, result), whole_gradient(b, result));
+  if (!first.slice.name.empty()) {
+    const ExpertRow of_a = whole_gradient(a, result), of_b = whole_gradient(b, result);
+    if (of_a.size() != of_b.size()) return std::nullopt;
+    return distance_of_gradients(first.slice.global, of_a, of_b);
+  }
   if (first.shape.rank() != 2 || band > kMaxRowsBand) return std::nullopt;
   std::optional<ExpertDistance> best;
   for (const EtpLayout layout : {EtpLayout::replicas, EtpLayout::columns, EtpLayout::terms}) {

@@ -24,13 +24,17 @@ double relative(double by, double scale) {
   return std::isnan(by) || scale == 0 ? std::numeric_limits<double>::infinity() : by / scale;
 }
 
+/// A distance from the run in fp32 that is not finite shows no rounding: it widens nothing.
+double widened(double band, double distance) {
+  return std::isfinite(distance) ? std::max(band, kOfRounding * distance) : band;
+}
+
 double distance_of(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)) ? 0.0 : std::abs(a - b); }
 
 ValueDifference number_difference(const char* name, double StepValues::*number, const ComparedValues& values,
                                   double band) {
   const double a = values.a.*number, b = values.b.*number;
-  if (values.wide != nullptr)
-    band = std::max(band, kOfRounding * relative(distance_of(a, values.wide->*number), std::abs(a)));
+  if (values.wide != nullptr) band = widened(band, relative(distance_of(a, values.wide->*number), std::abs(a)));
   return {.name = name, .shape = {}, .a = a, .b = b, .largest = relative(distance_of(a, b), std::abs(a)), .band = band};
 }
 
@@ -152,7 +156,7 @@ std::vector<ValueDifference> compare_values(const ComparedValues& values, Index 
       ValueDifference found = tensor_difference(name, whole, *other, band);
       if (wide != nullptr && found.largest > band) {
         if (const StepValues::Whole* const exact = wide->find(name))
-          found.band = std::max(band, kOfRounding * tensor_difference(name, whole, *exact, band).largest);
+          found.band = widened(band, tensor_difference(name, whole, *exact, band).largest);
       }
       add(kind == gradient ? "gradients" : "state", std::move(found));
     }
@@ -161,10 +165,12 @@ std::vector<ValueDifference> compare_values(const ComparedValues& values, Index 
 }
 
 double distance_between(const StepValues::Whole& a, const StepValues::Whole& b) {
+  if (a.shape != b.shape) return std::numeric_limits<double>::infinity();
   return tensor_difference("", a, b, 0).largest;
 }
 
 ChangeRatio ratio_of_changes(const ValueChange& a, const ValueChange& b, double band) {
+  if (a.after.shape != b.after.shape) return {};
   double scale = 0, product = 0, square = 0;
   for (const double value : a.after.values)
     if (std::isfinite(value)) scale = std::max(scale, std::abs(value));

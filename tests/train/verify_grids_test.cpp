@@ -1,8 +1,11 @@
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "megalith/io/fs.h"
 #include "megalith/train/grid_verify.h"
+#include "megalith/train/step_values.h"
 
 #include "tests/train/small_run.h"
 
@@ -126,6 +129,25 @@ TEST(VerifyGrids, ARuleThatUpdatesRoutersIsNamed) {
   for (const auto& writers : found.last_writers) EXPECT_THAT(writers, Contains("update_experts"));
   ASSERT_TRUE(found.changes);
   EXPECT_NEAR(found.changes->times, 3, 1e-9);
+}
+
+/// A run in fp32 widens bands by how far it is from the first grid. One that is no number widens none.
+TEST(StepValues, WhatIsNoNumberOnOneGridAloneIsADifference) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const train::VerifyBands bands{};
+  const auto differences = [&](double a, double b, double wide) {
+    train::StepValues of_a, of_b, of_wide;
+    of_a.loss = a;
+    of_b.loss = b;
+    of_wide.loss = wide;
+    std::map<std::string, double> largest;
+    return train::compare_values({of_a, of_b, &of_wide}, 1, bands, largest).size();
+  };
+  EXPECT_EQ(differences(kNan, 1, 1), 1U);
+  EXPECT_EQ(differences(1, kNan, 1), 1U);
+  EXPECT_EQ(differences(1, 1.5, kNan), 1U);
+  EXPECT_EQ(differences(1, 1.5, 1.25), 0U) << "twice as far as that of rounding";
+  EXPECT_EQ(differences(kNan, kNan, 1), 0U);
 }
 
 }  // namespace
