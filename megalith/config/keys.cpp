@@ -85,7 +85,9 @@ bool has_capacity(const RunPlan& plan) { return plan.model.moe.has_capacity(); }
 bool has_echo(const RunPlan& plan) { return plan.model.moe.echo.slots > 0; }
 bool has_rope(const RunPlan& plan) { return plan.model.has_rope(); }
 /// Recipes, and so the identity of runs, stay those of before where the default holds.
-bool separates_texts(const RunPlan& plan) { return !plan.data.attend_across_documents; }
+bool separates_texts(const RunPlan& plan) {
+  return plan.data.format == data::DataFormat::text && !plan.data.attend_across_documents;
+}
 /// wsd_change() knows whether a change of a wsd matters.
 bool warns_of_decay_steps(const RunPlan& plan, const RunConfig& saved) {
   const optim::DecayCurve decay = plan.optimizer.decay;
@@ -786,7 +788,7 @@ std::vector<Key> make_keys() {
        any(),
        {warns, kDiffers},
        not_differ,
-       "so have the GEMMs of the head"},
+       "so have the GEMMs of the head; each rank then holds a multiple of 128 rows of `model.padded_vocab_size`"},
       {"device.type",
        at(
            [](auto& c) -> auto& { return c.device.type; }, [](auto& c) -> auto& { return c.device; }),

@@ -109,10 +109,12 @@ std::string Engine::where_not_finite(const ops::StepOutcome& outcome, Index step
   const std::string where = first.text.empty() ? ranks : str(ranks, "; ", first.text);
   const bool skips = program_.rules().non_finite == ops::NonFinite::skip;
   if (skips && !first.is_parameter) return where;
-  throw NonFiniteError(str(
-      "[step ", step, "] loss = ", exact(outcome.totals.loss_sums[0]), ", gradient norm = ", exact(outcome.grad_norm),
-      ": must be finite; ", where, skips ? ", and no later step can be finite" : "", first_op_not_finite(),
-      "; parameters stay those of step ", step - 1, ". A lower optimizer.lr or a longer warm-up may help"));
+  throw NonFiniteError(str("[step ", step, "] loss = ", exact(outcome.totals.loss_sums[0]),
+                           ", gradient norm = ", exact(outcome.grad_norm), ": must be finite; ", where,
+                           skips ? ", and no later step can be finite" : "", first_op_not_finite(),
+                           // With skip, a step in flight may have been applied.
+                           skips && steps_started() > 0 ? "" : str("; parameters stay those of step ", step - 1),
+                           ". A lower optimizer.lr or a longer warm-up may help"));
 }
 
 std::string Engine::first_op_not_finite() {

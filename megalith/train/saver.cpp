@@ -359,7 +359,10 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
   if (!is_same(saved, kTokenizerHash, identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
   if (!is_same(saved, kCorpusHash, identity_.corpus))
-    refused += "\n  data.train: its tokens differ from those the checkpoint was trained on";
+    refused += str("\n  data.train: its tokens differ from those the checkpoint was trained on",
+                   plan_.data.format == data::DataFormat::chat
+                       ? ", or data.chat_packing differs: false has the samples of checkpoints from before that key"
+                       : "");
   if (!refused.empty())
     throw CheckpointError(CheckpointError::Kind::refused, "[resume] the checkpoint belongs to another run:" + refused);
   const std::string unicode = hash_of(saved, kUnicodeVersion);
