@@ -153,8 +153,8 @@ class PeerChannel final : public SilentChannel {
     comm::barrier(ex, host_);
   }
 
-  /// That of the next call; the call that had it is over. All are made before any call: CUDA makes events in batches,
-  /// and waits for the GPU to be idle then, which it is not while others wait for this rank.
+  /// That of the next call; the call that had it is over. All are made before any call, so that no rank makes one while
+  /// others wait for it.
   Event& next_done() {
     Event& done = done_[static_cast<std::size_t>(calls_made_) % kEvents];
     ++calls_made_;
