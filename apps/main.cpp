@@ -237,6 +237,7 @@ constexpr CommandExample kExamples[] = {
     {"bench attention", "--seq 1024 --heads 12"},
     {"bench norm", "--tokens 4096 --hidden 768"},
     {"bench llama", "--hidden 768 --heads 12 --ffn 2048"},
+    {"bench echo", "--ranks 4 --experts 64 --slots 3"},
     {"bench moe", "--experts 8 --top-k 2 --ep 2 --load hot"},
     {"bench grouped", "--rows 4096 --groups 8 --n 1536 --k 768 --sizes zipf:1 --gemm"},
     {"bench rows", "--tokens 4096 --experts 8 --top-k 2"},
