@@ -106,7 +106,7 @@ std::string Engine::where_not_finite(const ops::StepOutcome& outcome, Index step
   const std::string ranks = "seen on rank " + ranks_with_non_finite(world(), outcome.finite_here == 0);
   const Gradients gradients = steps_started() == 0 ? Gradients::kept : Gradients::replaced;
   const NonFiniteTensor first = first_non_finite(world(), exec(), stage().params(), gradients);
-  const std::string where = first.text.empty() ? ranks : str(ranks, "; ", first.text);
+  std::string where = first.text.empty() ? ranks : str(ranks, "; ", first.text);
   const bool skips = program_.rules().non_finite == ops::NonFinite::skip;
   if (skips && !first.is_parameter) return where;
   throw NonFiniteError(str("[step ", step, "] loss = ", exact(outcome.totals.loss_sums[0]),
