@@ -17,12 +17,20 @@ Operand make_operand(Exec& ex, Index rows, Index depth, ScaleBlocks blocks) {
           .blocks = blocks};
 }
 
-void expect_operand(const Operand& operand, Index rows, Index depth, std::string_view what) {
+// Text is put together only for an error, because ops allocate nothing.
+void expect_operand(const Operand& operand, Index rows, Index depth, std::string_view op, std::string_view argument) {
   const Shape scales = scales_shape(operand.blocks, rows, depth);
   if (operand.values.shape() != Shape{rows, depth} || operand.values.dtype() != DType::u8)
-    expect_like(operand.values, {rows, depth}, DType::u8, str(what, ".values"));
+    expect_like(operand.values, {rows, depth}, DType::u8, str(op, ".", argument, ".values"));
   if (operand.scales.shape() != scales || operand.scales.dtype() != DType::f32)
-    expect_like(operand.scales, scales, DType::f32, str(what, ".scales"));
+    expect_like(operand.scales, scales, DType::f32, str(op, ".", argument, ".scales"));
+}
+
+void expect_operands(const Operand& straight, const Operand& turned, Index rows, Index columns, std::string_view op) {
+  if (straight) expect_operand(straight, rows, columns, op, "straight");
+  if (turned) expect_operand(turned, columns, rows, op, "turned");
+  if (straight && turned && straight.blocks != turned.blocks)
+    throw ShapeError(str("[", op, "] turned.blocks: must be those of straight"));
 }
 
 void quantise(Exec& ex, const Quantise& args) {
@@ -30,10 +38,7 @@ void quantise(Exec& ex, const Quantise& args) {
   const auto [rows, columns] = dims<2>(args.x, "quantise.x");
   if (args.x.dtype() == DType::f64) throw ShapeError("[quantise] x: dtype = f64: must be f32, bf16 or f16");
   if (!args.straight && !args.turned) throw ShapeError("[quantise] straight, turned: one of them must be defined");
-  if (args.straight) expect_operand(args.straight, rows, columns, "quantise.straight");
-  if (args.turned) expect_operand(args.turned, columns, rows, "quantise.turned");
-  if (args.straight && args.turned && args.straight.blocks != args.turned.blocks)
-    throw ShapeError("[quantise] turned.blocks: must be those of straight");
+  expect_operands(args.straight, args.turned, rows, columns, "quantise");
   run_kernel(
       ex,
       {.name = "quantise",

@@ -19,8 +19,12 @@ struct Operand {
 Shape scales_shape(ScaleBlocks blocks, Index rows, Index depth);
 /// Memory for an operand [rows, depth].
 Operand make_operand(Exec& ex, Index rows, Index depth, ScaleBlocks blocks);
-/// Throws ShapeError unless the tensors of an operand [rows, depth] have these shapes and dtypes.
-void expect_operand(const Operand& operand, Index rows, Index depth, std::string_view what);
+/// Throws ShapeError unless the tensors of an operand [rows, depth] have these shapes and dtypes. The error names
+/// argument `argument` of the op.
+void expect_operand(const Operand& operand, Index rows, Index depth, std::string_view op, std::string_view argument);
+/// The same for those that are defined of the operands of a matrix [rows, columns], "straight", and of its transpose,
+/// "turned". Their blocks must be of one kind.
+void expect_operands(const Operand& straight, const Operand& turned, Index rows, Index columns, std::string_view op);
 
 /// Rounds a matrix to E4M3 by blocks (e4m3.h). `straight` is x, with blocks along its rows; `turned` is x transposed,
 /// with blocks along the columns of x, as a weight gradient and a data gradient read it. Either may be undefined. The

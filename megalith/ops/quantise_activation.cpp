@@ -14,11 +14,9 @@ void expect_results(const Tensor& numbers, Index rows, Index columns, const Oper
   if (dtype == DType::f64) throw ShapeError(str("[", op, "] z: dtype = f64: must be f32, bf16 or f16"));
   if (!straight && !turned && !numbers)
     throw ShapeError(str("[", op, "] straight, turned and the numbers: one of them must be defined"));
-  if (numbers) expect_like(numbers, {rows, columns}, dtype, str(op, ": the numbers"));
-  if (straight) expect_operand(straight, rows, columns, str(op, ".straight"));
-  if (turned) expect_operand(turned, columns, rows, str(op, ".turned"));
-  if (straight && turned && straight.blocks != turned.blocks)
-    throw ShapeError(str("[", op, "] turned.blocks: must be those of straight"));
+  if (numbers && (numbers.shape() != Shape{rows, columns} || numbers.dtype() != dtype))
+    expect_like(numbers, {rows, columns}, dtype, str(op, ": the numbers"));
+  expect_operands(straight, turned, rows, columns, op);
 }
 
 }  // namespace

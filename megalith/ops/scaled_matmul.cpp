@@ -11,8 +11,8 @@ void check_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
   const auto [m, n] = dims<2>(args.c, "scaled_matmul.c");
   if (args.c.dtype() == DType::f64) throw ShapeError("[scaled_matmul] c: dtype = f64: must be f32, bf16 or f16");
   const Index k = dims<2>(args.a.values, "scaled_matmul.a.values")[1];
-  expect_operand(args.a, m, k, "scaled_matmul.a");
-  expect_operand(args.b, n, k, "scaled_matmul.b");
+  expect_operand(args.a, m, k, "scaled_matmul", "a");
+  expect_operand(args.b, n, k, "scaled_matmul", "b");
   if (args.a.blocks == ScaleBlocks::squares && args.b.blocks == ScaleBlocks::squares)
     throw ShapeError("[scaled_matmul] a.blocks, b.blocks = squares: one of them must be vectors");
 }
