@@ -439,7 +439,7 @@ struct SeenKeys {
   }
 };
 
-/// Of documents: the keys from the begin of a query's document to the query. Begins grow with the queries.
+/// With documents: the keys from the first token of a query's document to the query. First tokens grow with queries.
 template <>
 struct SeenKeys<Form::documents> {
   int begin;                          // the first key that a query of the block sees

@@ -88,7 +88,7 @@ struct SwigluNumbers {
   }
 };
 
-/// Of the pairs (gate, up).
+/// The gradients of the pairs (gate, up).
 template <class T>
 struct SwigluGradients {
   using Element = T;

@@ -166,7 +166,7 @@ struct SeeingQueries {
   }
 };
 
-/// Of documents: a key is seen from itself to the end of its document.
+/// With documents: a key is seen from itself to the end of its document.
 template <>
 struct SeeingQueries<Form::documents> {
   int begin, end;
