@@ -344,10 +344,7 @@ TEST_F(EvalProgram, AKilledEvaluationLeavesNoReport) {
   const std::string file = out("examples.jsonl");
   const Finished killed =
       run_shell(support::program() + eval("a", loss() + " --stride 1 --batch 1").substr(8) + " --per-example " + file +
-                " & pid=$!; "
-                "until [ $(wc -l < " +
-                file +
-                " 2>/dev/null || echo 0) -gt 20 ]; do sleep 0.01; done; "
+                " & pid=$!; " + support::wait_until("[ $(wc -l < " + file + " 2>/dev/null || echo 0) -gt 20 ]") +
                 "kill -TERM $pid; wait $pid");
   EXPECT_EQ(killed.out, "");
   EXPECT_NE(killed.code, 0);

@@ -284,9 +284,8 @@ TEST_F(FinetuneCommand, AStoppedOneSavesAndGoesOn) {
   const std::string more =
       "--seeds 1 --set task.epochs=100000 --set train.eval_interval=1000 --set optimizer.warmup_steps=1";
   const std::string arguments = " finetune " + out("mnli.toml") + " --out " + out("stopped") + " " + more;
-  const Finished stopped =
-      run_shell(support::program() + arguments + " & pid=$!; until grep -q '\"step\":9,' " + out("stopped") +
-                "/runs/*/metrics.jsonl 2>/dev/null; do sleep 0.02; done; " + support::kStop);
+  const Finished stopped = run_shell(support::program() + arguments + " & pid=$!; " +
+                                     support::wait_for_step(out("stopped") + "/runs/*", 9) + support::kStop);
   EXPECT_EQ(stopped.code, 75) << stopped.err;
   EXPECT_THAT(stopped.err, HasSubstr("state saved: start the same command again"));
   EXPECT_TRUE(std::filesystem::exists(out("stopped/runs/lr_0.005_batch_8_seed_1234/checkpoints")));

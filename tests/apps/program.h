@@ -40,12 +40,21 @@ class Program : public ::testing::Test {
   }
 };
 
+/// Commands of a shell that wait for a condition, two minutes at most: what never comes fails a test, and does not hold
+/// up the suite.
+inline std::string wait_until(const std::string& condition) {
+  return "for tick in $(seq 6000); do { " + condition + "; } && break; sleep 0.02; done; ";
+}
+
+/// The same until the run that writes into the folder `out`, or one of several (`*`), has completed a step.
+inline std::string wait_for_step(const std::string& out, int step) {
+  return wait_until("grep -qs '\"step\":" + std::to_string(step) + ",' " + out + "/metrics.jsonl");
+}
+
 /// What the shell does after the third step of a run without an end, `train` into the folder `busy`: $pid is the run.
 inline Finished beside_a_run(const std::string& train, const std::string& busy, const std::string& commands) {
-  return run_shell(train +
-                   " --set train.steps=100000 --set train.eval_interval=0 & pid=$!; "
-                   "until grep -q '\"step\":3,' " +
-                   busy + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; " + commands);
+  return run_shell(train + " --set train.steps=100000 --set train.eval_interval=0 & pid=$!; " + wait_for_step(busy, 3) +
+                   commands);
 }
 
 inline const std::string kStop = "kill -USR1 $pid; wait $pid";

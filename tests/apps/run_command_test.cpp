@@ -47,9 +47,11 @@ class RunCommand : public Program {
     return program() + " run " + recipe() + " --out " + out(name) + " --backoff 0s " + more;
   }
   const std::string long_run_ = " --set train.steps=100000 --set train.eval_interval=0 --set checkpoint.interval=5 ";
-  /// Until the training that `run` started last has written a step after `step`.
-  std::string until_step(const std::string& name, int step) const {
-    return str("until grep -q '\"step\":", step, ",' ", out(name), "/metrics.jsonl 2>/dev/null; do sleep 0.02; done; ");
+  std::string until_step(const std::string& name, int step) const { return wait_for_step(out(name), step); }
+  /// Until `count` trainings have begun: from the first step, or resumed where a checkpoint was there.
+  std::string until_trainings(const std::string& name, int count) const {
+    return wait_until(
+        str("[ $(grep -csE '\"event\":\"(start|resume)\"' ", out(name), "/history.jsonl) -ge ", count, " ]"));
   }
   std::string last_pid(const std::string& name) const {
     return "$(grep -o '\"pid\":[0-9]*' " + out(name) + "/history.jsonl | tail -1 | cut -d: -f2)";
@@ -117,8 +119,7 @@ TEST_F(RunCommand, PassesAStopOn) {
 
 TEST_F(RunCommand, AStopOfTheTrainingAloneIsRestarted) {
   const Finished run = run_shell(supervised("a", long_run_) + " & run=$!; " + until_step("a", 3) + "kill -TERM " +
-                                 last_pid("a") + "; until grep -q '\"event\":\"resume\"' " + out("a") +
-                                 "/history.jsonl; do sleep 0.02; done; kill -TERM $run; wait $run");
+                                 last_pid("a") + "; " + until_trainings("a", 2) + "kill -TERM $run; wait $run");
   EXPECT_EQ(run.code, 75);
   const std::vector<nlohmann::json> exits = exits_of(out("a"));
   ASSERT_EQ(exits.size(), 2U) << run.err;
@@ -135,7 +136,7 @@ TEST_F(RunCommand, AClosedOutputEndsIt) {
 TEST_F(RunCommand, ATrainingWhoseSupervisorIsKilledSavesAndStops) {
   const Finished run =
       run_shell(supervised("a", long_run_) + " & run=$!; " + until_step("a", 3) + "pid=" + last_pid("a") +
-                "; kill -KILL $run; wait $run; while kill -0 $pid 2>/dev/null; do sleep 0.02; done; " +
+                "; kill -KILL $run; wait $run; " + wait_until("! kill -0 $pid 2>/dev/null") +
                 supervised("a", "--resume --set train.steps=8"));
   EXPECT_THAT(run.err, HasSubstr("stopped on request after step "));
   EXPECT_EQ(history_of(out("a")).back().at("exit_code"), run.code) << run.err;
@@ -146,9 +147,9 @@ TEST_F(RunCommand, RestartsUnderALauncher) {
   GTEST_SKIP() << "MPI is not built in";
 #endif
   const std::string launched = supervised("a", long_run_) + " -- " + mpirun(2, "");
-  const Finished run = run_shell(launched + " & run=$!; " + until_step("a", 3) + "kill -KILL $(pgrep -P " +
-                                 last_pid("a") + " | tail -1)" + "; until grep -q '\"event\":\"resume\"' " + out("a") +
-                                 "/history.jsonl; do sleep 0.02; done; sleep 0.2; kill -TERM $run; wait $run");
+  const Finished run =
+      run_shell(launched + " & run=$!; " + until_step("a", 3) + "kill -KILL $(pgrep -P " + last_pid("a") +
+                " | tail -1)" + "; " + until_trainings("a", 2) + "sleep 0.2; kill -TERM $run; wait $run");
   EXPECT_EQ(run.code, 75) << run.err;
   const std::vector<nlohmann::json> exits = exits_of(out("a"));
   ASSERT_EQ(exits.size(), 2U) << run.err;

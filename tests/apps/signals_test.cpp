@@ -31,9 +31,8 @@ const std::string kJobControl = "set -m; ";
 
 TEST_F(Program, SignalsThatAskForAnEndSaveIt) {
   for (const std::string signal : {"INT", "TERM", "HUP", "QUIT", "ALRM", "PWR", "USR1", "USR2", "XCPU", "PIPE"}) {
-    const Finished run = run_shell(
-        kJobControl + train_process(signal, "--set train.steps=100000") + " & pid=$!; until grep -q '\"step\":3,' " +
-        out(signal) + "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -" + signal + " $pid; wait $pid");
+    const Finished run = run_shell(kJobControl + train_process(signal, "--set train.steps=100000") + " & pid=$!; " +
+                                   support::wait_for_step(out(signal), 3) + "kill -" + signal + " $pid; wait $pid");
     EXPECT_EQ(run.code, 75) << signal << ": " << run.err;
     EXPECT_GE(number_behind("saved step ", run.err), 3) << signal << ": " << run.err;
     if (signal != "PIPE") {  // whose sender, as a rule a closed output, reads nothing
@@ -66,20 +65,19 @@ TEST_F(Program, SignalsThatWereIgnoredAtTheStartStayIgnored) {
 const std::string kSlowSave = "MEGALITH_FAULT='0:create:*:sleep=2500ms' ";
 
 TEST_F(Program, ASecondSignalWithinASecondDropsNothing) {
-  const Finished run = run_shell(kJobControl + kSlowSave + train_process("a", "--set train.steps=100000") +
-                                 " & pid=$!; until grep -q '\"step\":3,' " + out("a") +
-                                 "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -INT $pid; sleep 0.2; "
-                                 "kill -INT $pid; sleep 0.2; kill -TERM $pid; sleep 1; kill -HUP $pid; wait $pid");
+  const Finished run = run_shell(
+      kJobControl + kSlowSave + train_process("a", "--set train.steps=100000") + " & pid=$!; " +
+      support::wait_for_step(out("a"), 3) +
+      "kill -INT $pid; sleep 0.2; kill -INT $pid; sleep 0.2; kill -TERM $pid; sleep 1; kill -HUP $pid; wait $pid");
   EXPECT_EQ(run.code, 75) << run.err;
   EXPECT_THAT(run.err, HasSubstr("saved step "));
   EXPECT_THAT(run.err, HasSubstr("stopped on request (Interrupt)"));
 }
 
 TEST_F(Program, ASecondSignalLaterEndsTheRunAtOnce) {
-  const Finished run = run_shell(kJobControl + kSlowSave + train_process("a", "--set train.steps=100000") +
-                                 " & pid=$!; until grep -q '\"step\":3,' " + out("a") +
-                                 "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -INT $pid; sleep 1.3; "
-                                 "kill -INT $pid; wait $pid");
+  const Finished run =
+      run_shell(kJobControl + kSlowSave + train_process("a", "--set train.steps=100000") + " & pid=$!; " +
+                support::wait_for_step(out("a"), 3) + "kill -INT $pid; sleep 1.3; kill -INT $pid; wait $pid");
   EXPECT_EQ(run.code, 130) << run.err;
   EXPECT_THAT(run.err, HasSubstr("megalith: stopped by a signal (Interrupt) at once: steps after the last save are "
                                  "lost\n"));
@@ -92,9 +90,8 @@ TEST_F(Program, ASecondSignalEndsARunInTheMiddleOfALongStep) {
       "a",
       "--set train.steps=1000 --set train.eval_interval=0 --set train.micro_batch=1 --set train.global_batch=16000");
   for (const auto& [first, second, code] : {std::tuple{"INT", "INT", 130}, {"QUIT", "PWR", 158}}) {
-    const Finished run = run_shell(kJobControl + long_steps + " & pid=$!; until grep -q '\"step\":1,' " + out("a") +
-                                   "/metrics.jsonl 2>/dev/null; do sleep 0.05; done; kill -" + first +
-                                   " $pid; sleep 1.3; start=$(date +%s%N); kill -" + second +
+    const Finished run = run_shell(kJobControl + long_steps + " & pid=$!; " + support::wait_for_step(out("a"), 1) +
+                                   "kill -" + first + " $pid; sleep 1.3; start=$(date +%s%N); kill -" + second +
                                    " $pid; wait $pid; code=$?; echo $(( ($(date +%s%N) - start) / 1000000 )); rm -r " +
                                    out("a") + "; exit $code");
     EXPECT_EQ(run.code, code) << run.err;
