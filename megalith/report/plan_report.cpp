@@ -142,6 +142,35 @@ std::string sharding_text(const config::RunPlan& plan, const PlannedRanks& plann
              human_bytes(of(other, "optimizer")), ", the rank then ", human_bytes(total(other)), "\n");
 }
 
+/// `plan` prices `auto` as `keep`.
+bool keeps_clone_weights(const config::RunPlan& plan) {
+  return plan.model.moe.echo.weights != nn::EchoWeights::redispatch;
+}
+
+std::string weights_of_clones(bool kept) { return kept ? "keep" : "redispatch"; }
+
+/// The bytes of the largest rank that one slot of clones takes: its weights, which all microbatches in flight have, or
+/// one layer, and its gradients, which one layer has.
+Index slot_bytes(const PlannedRanks& planned) {
+  return total(planned.ranks[planned.largest()]) - total(planned.slots->one_less);
+}
+
+std::string slots_text(const config::RunPlan& plan, const PlannedRanks& planned) {
+  if (!planned.slots) return "";
+  const Index slots = plan.model.moe.echo.slots;
+  const bool keeps = keeps_clone_weights(plan);
+  return str("clones of experts: moe.echo.slots = ", slots, "; a slot takes ", human_bytes(slot_bytes(planned)),
+             " of rank ", planned.largest(), " (moe.echo.weights = ", weights_of_clones(keeps), "); with ",
+             weights_of_clones(!keeps), " the rank takes ", human_bytes(total(planned.slots->other_weights)), "\n");
+}
+
+PlannedRanks::Slots other_slots(const config::RunPlan& plan, int rank) {
+  config::RunPlan less = plan, other = plan;
+  --less.model.moe.echo.slots;
+  other.model.moe.echo.weights = keeps_clone_weights(plan) ? nn::EchoWeights::redispatch : nn::EchoWeights::keep;
+  return {.one_less = train::planned_bytes(less, rank), .other_weights = train::planned_bytes(other, rank)};
+}
+
 /// What the ranks of each pipeline stage take: they are alike.
 std::vector<BytesByOwner> bytes_by_stage(const config::RunPlan& plan, const grid::RankGenerator& grid) {
   std::vector<BytesByOwner> stages;
@@ -229,6 +258,7 @@ PlannedRanks plan_ranks(const config::RunPlan& plan) {
   PlannedRanks planned{.ranks = spread_over_ranks(stages, grid)};
   for (const train::RecomputeChoice& choice : train::recompute_choices(plan))
     planned.by_recompute.push_back(largest_of(train::with_recompute(plan, choice.config), grid, candidates));
+  if (plan.model.moe.echo.slots > 0) planned.slots = other_slots(plan, static_cast<int>(planned.largest()));
   if (plan.grid.dp * plan.grid.cp == 1) return planned;
   config::RunPlan other = plan;
   other.optimizer.sharding = is_sharded(plan) ? Sharding::none : Sharding::optimizer;
@@ -254,6 +284,7 @@ std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) 
   text += str("largest: rank ", planned.largest(), ", ", human_bytes(total(largest)), ": ", owners_of(largest), "\n");
   if (world_size > 1) text += str("sum of all ranks: ", human_bytes(sum_of(planned.ranks)), "\n");
   text += sharding_text(plan, planned);
+  text += slots_text(plan, planned);
   text += recompute_text(plan, planned);
   for (const GpuSize& gpu : kGpuSizes) text += fit_text(plan, gpu, planned);
   if (plan.device == Device::cpu) text += "planned for device.type = cpu: --set device.type=cuda plans for GPUs\n";
@@ -276,6 +307,13 @@ std::string plan_json(const config::RunPlan& plan, const PlannedRanks& planned) 
     out["other_sharding"] = {{"optimizer.distributed", !is_sharded(plan)},
                              {"optimizer", of(*planned.other_sharding, "optimizer")},
                              {"total", total(*planned.other_sharding)}};
+  }
+  if (planned.slots) {
+    out["echo"] = {
+        {"slots", plan.model.moe.echo.slots},
+        {"weights", weights_of_clones(keeps_clone_weights(plan))},
+        {"bytes_per_slot", slot_bytes(planned)},
+        {"total_with_" + weights_of_clones(!keeps_clone_weights(plan)), total(planned.slots->other_weights)}};
   }
   for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
     const BytesByOwner& bytes = planned.by_recompute[i];

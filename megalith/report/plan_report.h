@@ -15,6 +15,12 @@ struct PlannedRanks {
   /// The bytes of the largest rank with optimizer.distributed the other way round. Nothing where one model copy leaves
   /// no choice.
   std::optional<BytesByOwner> other_sharding = {};
+  /// The bytes of the largest rank with one slot of clones less (moe.echo.slots), and with moe.echo.weights the other
+  /// way. Nothing without slots.
+  struct Slots {
+    BytesByOwner one_less, other_weights;
+  };
+  std::optional<Slots> slots = {};
   /// The bytes of the rank that takes most, for each of train::recompute_choices().
   std::vector<BytesByOwner> by_recompute = {};
 

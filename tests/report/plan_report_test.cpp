@@ -166,10 +166,43 @@ TEST(PlanReport, PricesTheRowsOfExpertsThatRanksExchange) {
   }
 }
 
+TEST(PlanReport, PricesASlotOfClones) {
+  const auto plan = [](int slots, const char* weights) {
+    std::vector<std::string> settings = {
+        "parallel.ep=2",          "moe.num_experts=8",          "moe.top_k=2",
+        "moe.ffn_hidden_size=64", "moe.rank_capacity_factor=2", "train.precision=fp32"};
+    if (slots > 0) {
+      settings.push_back("moe.echo.slots=" + std::to_string(slots));
+      settings.push_back(std::string("moe.echo.weights=") + weights);
+    }
+    return plan_of(settings, 2);
+  };
+  const auto bytes = [&](int slots, const char* weights) {
+    return total(plan_each_rank(plan(slots, weights)).front());
+  };
+  for (const char* const weights : {"keep", "redispatch"}) {
+    const Index slot = bytes(3, weights) - bytes(2, weights);
+    const std::string other = weights == std::string("keep") ? "redispatch" : "keep", text = text_of(plan(3, weights));
+    EXPECT_THAT(text, HasSubstr("clones of experts: moe.echo.slots = 3; a slot takes " + human_bytes(slot) +
+                                " of rank 0 (moe.echo.weights = " + weights + "); with " + other + " the rank takes " +
+                                human_bytes(bytes(3, other.c_str())) + "\n"));
+    const auto report = nlohmann::json::parse(plan_json(plan(3, weights), plan_ranks(plan(3, weights))));
+    EXPECT_EQ(report.at("echo"), (nlohmann::json{{"slots", 3},
+                                                 {"weights", weights},
+                                                 {"bytes_per_slot", slot},
+                                                 {"total_with_" + other, bytes(3, other.c_str())}}));
+  }
+  // The matrices of one expert in f32: the weights in each of 16 layers, and gradients of one layer, or of a matrix.
+  const Index expert = 2 * 64 * 64 * 4, slot = bytes(3, "keep") - bytes(2, "keep");
+  EXPECT_GT(slot, 16 * expert);
+  EXPECT_LE(slot, 17 * expert);
+  EXPECT_THAT(text_of(plan(0, "")), Not(HasSubstr("clones of experts")));
+}
+
 TEST(PlanReport, NamesTheRecomputationThatFitsAndRepeatsLeast) {
   const config::RunPlan plan = plan_of({});
   const auto text = [&](const std::vector<BytesByOwner>& by_recompute) {
-    return plan_text(plan, {{gib(200)}, {}, by_recompute});
+    return plan_text(plan, {.ranks = {gib(200)}, .by_recompute = by_recompute});
   };
   const std::string none = text({gib(200), gib(190), gib(180), gib(175), gib(170)});
   EXPECT_THAT(none, Not(HasSubstr("fits with")));
