@@ -39,13 +39,6 @@ std::vector<TouchedMemory> count_all(const Grid& grid, GraphsPer per, int microb
   return all;
 }
 
-/// A(r): chunks of microbatches in flight on a stage (P2, P9 of the specification, computed here independently).
-int in_flight(const Grid& grid, int stage, int microbatches) {
-  const int stages_left = grid.pp - stage - 1;
-  const int warmup = grid.chunks == 1 ? stages_left : 2 * stages_left + (grid.chunks - 1) * grid.pp;
-  return std::min(warmup + 1, microbatches * grid.chunks);
-}
-
 /// The bytes of a step, whoever owns them.
 Index all_bytes(const TouchedMemory& touched, Role role) {
   const auto& by_owner = touched.bytes[static_cast<std::size_t>(role)];
@@ -63,7 +56,8 @@ TEST_P(GraphMemory, FollowsTheMicrobatchesInFlight) {
     SCOPED_TRACE(str(microbatches, " microbatches"));
     std::vector<TouchedMemory> all = count_all(grid, per, microbatches);
     const auto sets_of = [&](int rank) {
-      return Index{in_flight(grid, rank / grid.tp, microbatches)} * kLayersOfARank / grid.chunks;
+      return Index{support::chunks_in_flight(grid.pp, grid.chunks, rank / grid.tp, microbatches)} * kLayersOfARank /
+             grid.chunks;
     };
     // The bytes of a layer and microbatch.
     const Index saved_bytes_of_one =
@@ -78,7 +72,7 @@ TEST_P(GraphMemory, FollowsTheMicrobatchesInFlight) {
       const Index size = touched.inputs.bytes / sets;
       EXPECT_EQ(touched.second_inputs, (TouchedMemory::Buffers{1, size}));
       // A layer with one below makes what it reads itself, the sum of both, and keeps that, too.
-      const Index inner_sets = sets - in_flight(grid, rank / grid.tp, microbatches);
+      const Index inner_sets = sets - support::chunks_in_flight(grid.pp, grid.chunks, rank / grid.tp, microbatches);
       EXPECT_EQ(touched.saved.bytes, sets * saved_bytes_of_one + inner_sets * size) << "5.3";
       // A chunk's last layer's goes into a message, and is passed on.
       EXPECT_LE(touched.outputs.count, sets) << "5.3, M13";

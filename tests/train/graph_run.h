@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <functional>
 #include <memory>
@@ -30,6 +31,13 @@ inline std::vector<std::pair<std::string, config::RunPlan>> uneven_plans(const s
   return {{"0, 3, 4, 1", cut({.pp = 4}, {0, 3, 4, 1})},
           {"3, 0, 5, 0 in two chunks", cut({.pp = 2, .chunks = 2}, {3, 0, 5, 0})},
           {"one microbatch", std::move(single)}};
+}
+
+/// A(r): chunks of microbatches in flight on a stage (P2, P9 of the specification, computed here independently).
+inline int chunks_in_flight(int pp, int chunks, int stage, int microbatches) {
+  const int stages_left = pp - stage - 1;
+  const int warmup = chunks == 1 ? stages_left : 2 * stages_left + (chunks - 1) * pp;
+  return std::min(warmup + 1, microbatches * chunks);
 }
 
 /// What a run with evaluations in its middle leaves behind.
