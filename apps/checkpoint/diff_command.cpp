@@ -1,4 +1,3 @@
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -60,7 +59,8 @@ std::vector<ScalarDifference> scalar_differences(const checkpoint::RunState& a, 
   if (a.step != b.step) found.push_back({"step", std::to_string(a.step), std::to_string(b.step)});
   compare_maps(
       "integers", a.integers, b.integers, [](std::int64_t value) { return std::to_string(value); }, found);
-  compare_maps("reals", a.reals, b.reals, exact, found);
+  compare_maps(
+      "reals", a.reals, b.reals, [](double value) { return exact(value); }, found);
   return found;
 }
 
@@ -91,12 +91,8 @@ std::string place_of(const TensorDifference& tensor) {
   return '[' + text + ']';
 }
 
-/// The shortest text that reads back as the same number of its type: at most 9 digits, of f64 17.
 std::string value_text(double value, DType dtype) {
-  if (dtype == DType::f64 || !std::isfinite(value)) return exact(value);
-  char text[32];
-  const auto end = std::to_chars(std::begin(text), std::end(text), static_cast<float>(value)).ptr;
-  return {text, end};
+  return dtype == DType::f64 ? exact(value) : exact(static_cast<float>(value));
 }
 
 std::string text_of(const TensorDifference& tensor, double within) {

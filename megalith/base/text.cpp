@@ -9,6 +9,16 @@
 #include <vector>
 
 namespace megalith {
+namespace {
+
+template <class Real>
+std::string shortest(Real value) {
+  std::array<char, 40> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value);
+  return {text.data(), end.ptr};
+}
+
+}  // namespace
 
 Index edit_distance(std::string_view a, std::string_view b) {
   std::vector<Index> row(b.size() + 1);
@@ -54,11 +64,8 @@ std::string human_bytes(Index bytes) {
   return text.data();
 }
 
-std::string exact(double value) {
-  std::array<char, 40> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value);
-  return {text.data(), end.ptr};
-}
+std::string exact(double value) { return shortest(value); }
+std::string exact(float value) { return shortest(value); }
 
 std::string hex64(std::uint64_t value) {
   constexpr std::string_view kDigits = "0123456789abcdef";

@@ -22,6 +22,8 @@ std::string microseconds(double seconds);
 
 /// The shortest decimal text that reads back as the same double ("nan", "inf" for those).
 std::string exact(double value);
+/// Of the same float: at most 9 digits.
+std::string exact(float value);
 
 /// 64 bits as 16 lower-case hex digits.
 std::string hex64(std::uint64_t value);

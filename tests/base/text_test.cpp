@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -37,12 +38,17 @@ TEST(Text, HumanBytes) {
   EXPECT_EQ(microseconds(1.2), "1200000 us");
 }
 
-TEST(Text, ExactReadsBackAsTheSameDouble) {
+TEST(Text, ExactReadsBackAsTheSameNumber) {
   const RandomSite site{.seed = 1};
   for (std::uint64_t i = 0; i < 1000; ++i) {
     const double value = site.normal(i) * 1e-3;
     EXPECT_EQ(std::strtod(exact(value).c_str(), nullptr), value);
+    const auto narrow = static_cast<float>(value);
+    EXPECT_EQ(std::strtof(exact(narrow).c_str(), nullptr), narrow);
   }
+  EXPECT_EQ(exact(0.1F), "0.1");
+  EXPECT_EQ(exact(double{0.1F}), "0.10000000149011612");
+  EXPECT_EQ(exact(-std::numeric_limits<float>::infinity()), "-inf");
 }
 
 TEST(Hash, OrderMatters) {
