@@ -100,7 +100,11 @@ bool fill(io::Fs& fs, const io::Path& staging, const config::RunPlan& plan, cons
     exported.end_of_document = tokenizer->end_of_document();
     exported.padding = tokenizer->special(tokenizer::Special::pad);
     const auto chat = enumerator_of<data::ChatTemplate>(data::kChatTemplateNames, plan.data.chat_template);
-    if (chat) exported.end_of_answer = data::ChatEncoder(*chat, *tokenizer).end_of_answer();
+    if (chat) {
+      const data::ChatEncoder encoder(*chat, *tokenizer);
+      exported.end_of_answer = encoder.end_of_answer();
+      exported.start_of_text = encoder.start_of_text();
+    }
     const tokenizer::VocabularyFiles files = tokenizer::read_vocabulary_files(fs, plan.data.tokenizer, vocabulary);
     convert::export_hf_tokenizer(fs, staging,
                                  {.tokenizer = *tokenizer,

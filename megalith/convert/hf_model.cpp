@@ -55,7 +55,8 @@ void write_config(io::Fs& fs, const io::Path& folder, const HfFamily& family, co
   nlohmann::ordered_json config = {{"architectures", {architecture_of(family, model)}},
                                    {"model_type", family.model_type}};
   config.update(family.write_config(model));
-  config["bos_token_id"] = config["eos_token_id"] = options.end_of_document;
+  config["bos_token_id"] = options.start_of_text.value_or(options.end_of_document);
+  config["eos_token_id"] = options.end_of_document;
   if (options.end_of_answer && *options.end_of_answer != options.end_of_document)
     config["eos_token_id"] = {options.end_of_document, *options.end_of_answer};
   if (options.padding) config["pad_token_id"] = *options.padding;

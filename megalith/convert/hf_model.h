@@ -92,6 +92,7 @@ struct ModelValues {
 struct HfExport {
   std::int32_t end_of_document = 0;                ///< the tokenizer's
   std::optional<std::int32_t> end_of_answer = {};  ///< of a chat model: transformers' generate() stops at both
+  std::optional<std::int32_t> start_of_text = {};  ///< of a chat model; unset: end_of_document, as in training on texts
   std::optional<std::int32_t> padding = {};        ///< the tokenizer's [PAD]
   std::string task = {};                           ///< of a fine-tuned model
   std::vector<std::string> labels = {};            ///< the names of its classes by number, if it has classes

@@ -193,6 +193,11 @@ ChatEncoder::ChatEncoder(ChatTemplate chat_template, const tokenizer::Tokenizer&
   specials_.push_back(tokenizer.end_of_document());
 }
 
+std::optional<std::int32_t> ChatEncoder::start_of_text() const {
+  if (template_ != ChatTemplate::llama3) return std::nullopt;
+  return specials_[0];
+}
+
 std::int32_t ChatEncoder::token(std::string_view text) const {
   for (const std::int32_t id : tokenizer_.added_tokens())
     if (tokenizer_.token_bytes(id) == text) return id;

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,6 +60,8 @@ class ChatEncoder {
   std::vector<std::int32_t> prompt(std::span<const ChatMessage> messages) const;
   /// The token behind an answer.
   std::int32_t end_of_answer() const { return end_; }
+  /// The token in front of a conversation, where the template has one: llama3.
+  std::optional<std::int32_t> start_of_text() const;
   /// What stands in front of the answer in the text that a model writes: " " for plain.
   std::string_view before_answer() const { return template_ == ChatTemplate::plain ? " " : ""; }
 

@@ -84,6 +84,13 @@ std::vector<double> losses_of(const std::vector<std::string>& metrics) {
   return losses;
 }
 
+/// The id of an added token in the tokenizer of an export; -1 without it.
+int added_id(const std::string& folder, const std::string& text) {
+  const auto tokens = nlohmann::json::parse(read_all(folder + "/tokenizer.json")).at("added_tokens");
+  const auto found = std::ranges::find_if(tokens, [&](const auto& token) { return token.at("content") == text; });
+  return found == tokens.end() ? -1 : found->at("id").template get<int>();
+}
+
 TEST_F(Chat, TokenizePrintsIdsAndLoss) {
   const std::string line =
       R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]})";
@@ -177,13 +184,10 @@ TEST_F(Chat, AModelAnswersWhatItWasTrainedOn) {
   EXPECT_THAT(exported.out, HasSubstr("\nArl, Bess and Corm.\n"));
   EXPECT_EQ(read_all(out("hf") + "/chat_template.jinja"), read_all(kChatData + "/chatml.jinja"));
   // transformers' generate() stops at the end of a document, and at that of an answer.
-  const auto tokens = nlohmann::json::parse(read_all(out("hf") + "/tokenizer.json")).at("added_tokens");
-  const auto id_of = [&](const std::string& text) {
-    const auto found = std::ranges::find_if(tokens, [&](const auto& token) { return token.at("content") == text; });
-    return found == tokens.end() ? -1 : found->at("id").template get<int>();
-  };
-  EXPECT_EQ(nlohmann::json::parse(read_all(out("hf") + "/config.json")).at("eos_token_id"),
-            nlohmann::json({id_of("<|endoftext|>"), id_of("<|im_end|>")}));
+  const nlohmann::json config = nlohmann::json::parse(read_all(out("hf") + "/config.json"));
+  EXPECT_EQ(config.at("eos_token_id"),
+            nlohmann::json({added_id(out("hf"), "<|endoftext|>"), added_id(out("hf"), "<|im_end|>")}));
+  EXPECT_EQ(config.at("bos_token_id"), added_id(out("hf"), "<|endoftext|>"));
 
   // The window of 80 tokens: the oldest questions go, the system message stays, and a longer question is refused.
   std::string many, longest(100, 'x');
@@ -273,6 +277,11 @@ TEST_F(Chat, TheTemplateMayBeThatOfTheTokenizer) {
   const Finished resumed = run_shell(chat_train("a", of_folder + " --set train.steps=2 --resume"));
   EXPECT_EQ(resumed.code, 0) << resumed.err;
   ASSERT_EQ(run_shell("rm -r " + out("tokenizer")).code, 0);
+  // Both files of an export begin a text with the same token.
+  ASSERT_EQ(run_shell("megalith checkpoint export-hf " + out("a") + " --out " + out("hf")).code, 0);
+  const auto of_export = [&](const char* file) { return nlohmann::json::parse(read_all(out("hf") + "/" + file)); };
+  EXPECT_EQ(of_export("tokenizer_config.json").at("bos_token"), "<|begin_of_text|>");
+  EXPECT_EQ(of_export("config.json").at("bos_token_id"), added_id(out("hf"), "<|begin_of_text|>"));
   EXPECT_EQ(turns_of(chat("Hi\\n", "--format json --max-tokens 3")).size(), 1u);
 }
 
