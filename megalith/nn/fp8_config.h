@@ -25,18 +25,22 @@ struct GemmFormats {
   GemmFormat weight_grad = GemmFormat::compute;
 };
 
+/// The formats of GEMMs whose operands are in `format`, but for those of weight gradients without config.weight_grad.
+constexpr GemmFormats formats_with(GemmFormat format, const Fp8Config& config) {
+  return {format, config.weight_grad ? format : GemmFormat::compute};
+}
+
 /// The formats of layer `layer`, counted from 0, in a model of `layers` layers.
 constexpr GemmFormats gemm_formats(GemmFormat format, const Fp8Config& config, Index layer, Index layers) {
   const bool skips_first = config.skip_layers == Fp8Skip::first || config.skip_layers == Fp8Skip::first_and_last,
              skips_last = config.skip_layers == Fp8Skip::last || config.skip_layers == Fp8Skip::first_and_last;
   if ((skips_first && layer == 0) || (skips_last && layer == layers - 1)) return {};
-  return {format, config.weight_grad ? format : GemmFormat::compute};
+  return formats_with(format, config);
 }
 
 /// Those of the head.
 constexpr GemmFormats head_formats(GemmFormat format, const Fp8Config& config) {
-  if (!config.head) return {};
-  return {format, config.weight_grad ? format : GemmFormat::compute};
+  return config.head ? formats_with(format, config) : GemmFormats{};
 }
 
 }  // namespace megalith::nn
