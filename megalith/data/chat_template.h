@@ -47,7 +47,7 @@ struct ChatTokens {
 };
 
 /// Writes conversations as tokens of one vocabulary. The text between two special tokens is encoded as a whole, as
-/// transformers does. A token that holds both the end of a header and the begin of an answer belongs to the answer.
+/// transformers does. A token that holds both the end of a header and the start of an answer belongs to the answer.
 /// Texts of special tokens within a message are text. Any number of threads may use it.
 class ChatEncoder {
  public:
@@ -56,7 +56,7 @@ class ChatEncoder {
 
   /// Throws InputError, without a place, for a content that can only be written with a token that ends a text.
   ChatTokens encode(std::span<const ChatMessage> messages) const;
-  /// The conversation, and the begin of an answer that a model continues.
+  /// The conversation, and the start of an answer that a model continues.
   std::vector<std::int32_t> prompt(std::span<const ChatMessage> messages) const;
   /// The token behind an answer.
   std::int32_t end_of_answer() const { return end_; }

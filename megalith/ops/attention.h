@@ -26,7 +26,7 @@ enum class AttentionMask : std::uint8_t { causal, full };
 /// must be causal, without lengths. On the CPU each document is computed as a sample of its own is, with the same bits,
 /// and nothing of another one is read. Others are an InputError there. On a GPU whole tiles outside of a document are
 /// left out; its numbers are finite where those of all documents are. Dropout's elements are those of the sample. The
-/// host never reads a length or a begin on a GPU, so a captured graph stays valid for others.
+/// host never reads a length or a start on a GPU, so a captured graph stays valid for others.
 ///
 /// Dropout's global element of (sample b, local head a, query i, key j) is
 ///   (((state.first_sample + first_row / S + b) * num_global_heads + first_head + a) * S + i) * S + j.
@@ -64,7 +64,7 @@ void attention_backward(Exec& ex, const AttentionBackward& args);
 /// Whether every sample has seq_len tokens, or a length of its own that only the device knows.
 enum class SampleLengths : std::uint8_t { equal, given };
 
-/// Whether a token attends to all tokens before it in its sample, or to those of its document, whose begin only the
+/// Whether a token attends to all tokens before it in its sample, or to those of its document, whose start only the
 /// device knows.
 enum class DocumentMask : std::uint8_t { none, given };
 
