@@ -50,11 +50,27 @@ std::string elements(const List& list, const Text& text) {
 
 std::string or_null(const std::string& json) { return json.empty() ? "null" : json; }
 
-/// At most kMaxEvals evaluations: the first, the last, and evenly chosen ones between.
-std::vector<std::string> some_of(const std::vector<std::string>& evals) {
-  if (evals.size() <= kMaxEvals) return evals;
+using EvalLines = std::map<Index, std::vector<std::string>>;
+
+std::size_t count_of(const EvalLines& evals) {
+  std::size_t count = 0;
+  for (const auto& [step, lines] : evals) count += lines.size();
+  return count;
+}
+
+/// About kMaxEvals lines of evaluations: all of the first step, of the last, and of evenly chosen ones between. So each
+/// set and each task keeps its share.
+std::vector<std::string> some_of(const EvalLines& evals) {
+  const std::size_t count = count_of(evals), steps = evals.size();
+  const std::size_t kept =
+      count <= kMaxEvals ? steps : std::min(steps, std::max<std::size_t>(2, kMaxEvals * steps / count));
   std::vector<std::string> some;
-  for (std::size_t i = 0; i < kMaxEvals; ++i) some.push_back(evals[i * (evals.size() - 1) / (kMaxEvals - 1)]);
+  std::size_t number = 0, next = 0;
+  for (const auto& [step, lines] : evals) {
+    if (number++ * (kept - 1) < next * (steps - 1)) continue;
+    some.insert(some.end(), lines.begin(), lines.end());
+    ++next;
+  }
   return some;
 }
 
@@ -124,7 +140,7 @@ std::string RunPage::run_json(const Run& run) const {
              ",\"planned_steps\":", run.facts.planned_steps, ",\"steps\":", metrics.steps,
              ",\"last_step\":", metrics.last_step,
              ",\"series\":", members(metrics.series, [](const ThinnedSeries& series) { return series.json(); }),
-             ",\"evals\":", elements(some_of(metrics.evals), text), ",\"eval_count\":", metrics.evals.size(),
+             ",\"evals\":", elements(some_of(metrics.evals), text), ",\"eval_count\":", count_of(metrics.evals),
              ",\"marks\":", elements(metrics.marks, mark_json),
              ",\"mark_counts\":", members(metrics.counts, [](Index count) { return count; }),
              ",\"loads\":", loads_json(metrics.layers), ",\"graphs\":", or_null(metrics.graphs),

@@ -137,7 +137,7 @@ void RunReader::read_line(const Source& source, std::string_view line) {
   }
   if (step < 0) return damage(source, "has no step");
   if (value.contains("eval"))
-    metrics_.evals.push_back(value.dump());
+    metrics_.evals[step].push_back(value.dump());
   else if (value.contains("graphs"))
     metrics_.graphs = value.dump();
   else if (step == 0)

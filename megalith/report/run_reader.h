@@ -28,10 +28,10 @@ struct LayerLoadSeries {
 
 /// What OUT/metrics.jsonl and OUT/history.jsonl hold. Lines that cannot be used are left out and named.
 struct RunMetrics {
-  std::map<std::string, ThinnedSeries> series;  ///< by key in metrics.jsonl, nested ones as "moe.aux_loss"
-  std::map<Index, LayerLoadSeries> layers;      ///< by number of the MoE layer
-  std::vector<std::string> evals;               ///< lines of evaluations, as JSON
-  std::string graphs;                           ///< the last line about CUDA graphs, as JSON; empty: none
+  std::map<std::string, ThinnedSeries> series;      ///< by key in metrics.jsonl, nested ones as "moe.aux_loss"
+  std::map<Index, LayerLoadSeries> layers;          ///< by number of the MoE layer
+  std::map<Index, std::vector<std::string>> evals;  ///< lines of evaluations by step, as JSON
+  std::string graphs;                               ///< the last line about CUDA graphs, as JSON; empty: none
   std::vector<RunMark> marks;
   std::map<std::string, Index> counts;  ///< marks by kind, also those that are not kept
   std::vector<std::string> damage;      ///< "metrics.jsonl line 12: ..."

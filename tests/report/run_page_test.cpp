@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -260,6 +261,31 @@ TEST_F(PageOut, ThePageHoldsItsDataAndFetchesNothing) {
   EXPECT_THAT(html, HasSubstr("const live = false;"));
   EXPECT_THAT(made.html(RunPage::Kind::served), HasSubstr("const live = true;"));
   EXPECT_THAT(html, HasSubstr("prefers-color-scheme: dark"));
+}
+
+TEST_F(PageOut, OfManyEvaluationsEachSetKeepsItsShare) {
+  constexpr Index kEvaluations = 401;
+  const std::vector<std::string> names = {"valid", "arc/a", "mmlu/b/5-shot"};
+  for (std::size_t sets = 1; sets <= names.size(); ++sets) {
+    std::string lines;
+    for (Index step = 1; step <= kEvaluations; ++step) {
+      for (std::size_t set = 0; set < sets; ++set)
+        lines += str("{\"eval\":\"", names[set], "\",\"step\":", step, ",\"acc\":0.5}\n");
+    }
+    const std::string out = str("sets", sets);
+    write(out, "metrics.jsonl", step_line(1, 5) + lines);
+    std::map<std::string, std::vector<Index>> steps;
+    const json run = data_of(out);
+    for (const json& one : run.at("evals")) steps[one.at("eval")].push_back(one.at("step"));
+    ASSERT_EQ(steps.size(), sets);
+    for (const auto& [name, kept] : steps) {
+      EXPECT_EQ(kept.front(), 1) << name;
+      EXPECT_EQ(kept.back(), kEvaluations) << name;
+      EXPECT_EQ(kept.size(), 400 / sets) << name;
+      for (std::size_t i = 1; i < kept.size(); ++i)
+        EXPECT_LE(kept[i] - kept[i - 1], static_cast<Index>(sets + 1)) << name;
+    }
+  }
 }
 
 TEST_F(PageOut, LongRunsKeepToTheSizeOfAPage) {
