@@ -19,31 +19,57 @@
 namespace megalith::data {
 namespace {
 
-std::vector<ChatTokens> read_chats(io::Fs& fs, const std::vector<std::string>& paths, const ChatEncoder& encoder,
-                                   std::string_view key, const DataConfig& config, DataNotes& notes) {
-  if (paths.empty()) throw ConfigError(str(key, " = []: must name at least one file"));
-  std::vector<ChatTokens> chats;
-  io::FileProblems problems;
-  for (const std::string& path : paths) {
-    const bool is_weighted = path.find(' ') != std::string::npos && !fs.exists(path) &&
+/// Reads the files of a recipe, and keeps all that is wrong with them.
+class ChatReading {
+ public:
+  ChatReading(io::Fs& fs, const ChatEncoder& encoder, const DataConfig& config, DataNotes& notes)
+      : fs_(fs), encoder_(encoder), config_(config), notes_(notes) {}
+
+  std::vector<ChatTokens> read(const std::vector<std::string>& paths, std::string_view key) {
+    if (paths.empty()) throw ConfigError(str(key, " = []: must name at least one file"));
+    keys_ += str(keys_.empty() ? "" : ", ", key);
+    std::vector<ChatTokens> chats;
+    for (const std::string& path : paths) {
+      refuse_weight(path, key);
+      try {
+        for (const io::Path& file : files_of(path, key)) {
+          for_each_conversation(
+              fs_, file, static_cast<std::size_t>(config_.max_line), problems_,
+              [&](const Conversation& conversation) { chats.push_back(encoder_.encode(conversation)); });
+        }
+      } catch (const InputError& error) {  // a file that is missing or cannot be unpacked
+        problems_.add(error.what());
+      }
+    }
+    return chats;
+  }
+  /// Throws InputError with the problems of all keys that were read.
+  void throw_if_any() const { problems_.throw_if_any(keys_); }
+
+ private:
+  void refuse_weight(const std::string& path, std::string_view key) const {
+    const bool is_weighted = path.find(' ') != std::string::npos && !fs_.exists(path) &&
                              path.find_first_not_of("0123456789.") == path.find(' ');
     if (is_weighted)
       throw ConfigError(str(key, " = \"", path, "\": weights do not go with data.format = chat; name files only"));
-    std::vector<io::Path> files = {path};
-    if (fs.is_dir(path) || path.find_first_of("*?[") != std::string::npos) {
-      files = input_files(fs, {path});
-      notes.folders.push_back(str(key, " = ", io::printable(path), ": ", files_text(files)));
-    } else {
-      require_file(fs, path, key);
-    }
-    for (const io::Path& file : files) {
-      for_each_conversation(fs, file, static_cast<std::size_t>(config.max_line), problems,
-                            [&](const Conversation& conversation) { chats.push_back(encoder.encode(conversation)); });
-    }
   }
-  problems.throw_if_any(key);
-  return chats;
-}
+  std::vector<io::Path> files_of(const std::string& path, std::string_view key) {
+    if (fs_.is_dir(path) || path.find_first_of("*?[") != std::string::npos) {
+      std::vector<io::Path> files = input_files(fs_, {path});
+      notes_.folders.push_back(str(key, " = ", io::printable(path), ": ", files_text(files)));
+      return files;
+    }
+    require_file(fs_, path, key);
+    return {path};
+  }
+
+  io::Fs& fs_;
+  const ChatEncoder& encoder_;
+  const DataConfig& config_;
+  DataNotes& notes_;
+  io::FileProblems problems_;
+  std::string keys_;
+};
 
 ChatSamples chat_samples(const std::vector<std::string>& paths, std::span<const ChatTokens> chats, std::string_view key,
                          const DataConfig& config, Index seq_len, DataNotes& notes) {
@@ -164,7 +190,11 @@ ChatDataSets open_chat_data(io::Fs& fs, const DataConfig& config, const tokenize
   if (!named) throw ConfigError("data.chat_template is not set: must be chatml, llama3 or plain");
   const ChatEncoder encoder(*named, tokenizer);
   DataNotes notes{.has_members = true};
-  const std::vector<ChatTokens> all = read_chats(fs, config.train, encoder, "data.train", config, notes);
+  ChatReading reading(fs, encoder, config, notes);
+  const std::vector<ChatTokens> all = reading.read(config.train, "data.train");
+  std::vector<ChatTokens> held_out;
+  if (!config.valid.empty()) held_out = reading.read(config.valid, "data.valid");
+  reading.throw_if_any();
   const auto parts =
       (config.split.empty() ? Split{} : parse_split(config.split)).ranges(static_cast<Index>(all.size()));
   const auto part = [&](std::size_t i) {
@@ -173,7 +203,6 @@ ChatDataSets open_chat_data(io::Fs& fs, const DataConfig& config, const tokenize
   ChatSamples train = chat_samples(config.train, part(0), "data.train", config, seq_len, notes);
   std::optional<ChatSamples> valid;
   if (!config.valid.empty()) {
-    const std::vector<ChatTokens> held_out = read_chats(fs, config.valid, encoder, "data.valid", config, notes);
     valid = chat_samples(config.valid, held_out, "data.valid", config, seq_len, notes);
   } else if (parts[1].size() > 0) {
     valid = chat_samples(config.train, part(1), "data.valid (from data.split)", config, seq_len, notes);

@@ -184,5 +184,17 @@ TEST_F(OpenChats, RefusesWhatIsNoConversation) {
   EXPECT_NE(text.find("bad.jsonl:2] messages is missing"), std::string::npos) << text;
 }
 
+TEST_F(OpenChats, RefusesTheFilesOfBothKeysTogether) {
+  write_all(dir_ / "bad.jsonl", "{}\n");
+  write_all(dir_ / "worse.jsonl", "1\n");
+  config_.train = {(dir_ / "bad.jsonl").string(), (dir_ / "none.jsonl").string()};
+  config_.valid = {(dir_ / "worse.jsonl").string(), config_.train.front()};
+  const std::string text = error_of<InputError>([&] { open(); });
+  EXPECT_TRUE(text.starts_with("[data.train, data.valid] 4 problems\n")) << text;
+  for (const char* part : {"bad.jsonl:1] messages is missing", "[data.train] ", "none.jsonl: there is no such file",
+                           "worse.jsonl:1] messages is missing"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace megalith::data
