@@ -29,7 +29,7 @@ struct EvalOptions {
       format = "text";
   Index window = 0, stride = 0;  ///< 0: not given
   std::uint64_t max_line = data::kDefaultMaxLine;
-  EvalTask::Choice choice;
+  eval::ChoiceOptions choice;
   bool resume = false;
 };
 
@@ -55,21 +55,15 @@ void check_example_file(const EvalOptions& options, io::Fs& fs, Problems& proble
 
 /// Rules of --labels, --shots and --shots-data.
 void check_choice_options(const EvalOptions& options, Problems& problems) {
-  const EvalTask::Choice& choice = options.choice;
-  problems.require(choice.labels.empty() || options.task == "piqa", "--labels", choice.labels,
-                   "is for --task piqa; leave it away");
-  if (!eval::choice_form_named(options.task)) {
-    problems.require(choice.shots == 0, "--shots", choice.shots, "is for tasks of multiple choice; leave it away");
-    problems.require(choice.shots_data.empty(), "--shots-data", choice.shots_data,
-                     "is for tasks of multiple choice; leave it away");
-    return;
+  eval::ChoiceOptions choice = options.choice;
+  if (const auto form = eval::choice_form_named(options.task)) {
+    choice.form = *form;
+    return eval::check(choice, options.data, problems);
   }
-  problems.require(choice.shots == 0 || !choice.shots_data.empty(), "--shots", choice.shots,
-                   "needs --shots-data FILE with the examples");
-  problems.require(choice.shots > 0 || choice.shots_data.empty(), "--shots-data", choice.shots_data,
-                   "needs --shots N, the number of examples");
-  problems.require(choice.shots_data.empty() || choice.shots_data != options.data, "--shots-data", choice.shots_data,
-                   "is --data: must be another file, or a question would be its own example");
+  constexpr std::string_view kRule = "is for tasks of multiple choice; leave it away";
+  problems.require(choice.labels.empty(), "--labels", choice.labels, kRule);
+  problems.require(choice.shots == 0, "--shots", choice.shots, kRule);
+  problems.require(choice.shots_data.empty(), "--shots-data", choice.shots_data, kRule);
 }
 
 /// task_for() of a masked language model.
@@ -425,7 +419,7 @@ void add_eval(CLI::App& program) {
   command
       ->add_option("--shots", options->choice.shots,
                    "Multiple choice: examples with their answers before each question, the first of --shots-data")
-      ->check(between(0, 1000));
+      ->check(between(0, eval::kMaxShots));
   command->add_option("--shots-data", options->choice.shots_data,
                       "A file of examples in the form of --data; of MMLU SUBJECT_dev.csv");
   command->add_option(

@@ -81,14 +81,8 @@ eval::EvalSet loss_of_documents(io::Fs& fs, const EvalTask& task, const tokenize
 }
 
 EvalData read_choice_data(io::Fs& fs, const EvalTask& task, const tokenizer::Tokenizer& tokenizer) {
-  eval::ChoiceData read = eval::read_choice_data(fs,
-                                                 {.form = task.choice.form,
-                                                  .data = task.data,
-                                                  .labels = task.choice.labels,
-                                                  .shots = task.choice.shots,
-                                                  .shots_data = task.choice.shots_data,
-                                                  .max_bytes = task.max_line},
-                                                 tokenizer, task.window);
+  eval::ChoiceData read = eval::read_choice_data(
+      fs, {.data = task.data, .options = task.choice, .max_bytes = task.max_line}, tokenizer, task.window);
   return {.set = std::move(read.set), .checksum = std::move(read.checksum), .more_files = std::move(read.more_files)};
 }
 

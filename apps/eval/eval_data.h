@@ -16,14 +16,7 @@ struct EvalTask {
   std::string data;
   Index window = 1, stride = 1;
   std::uint64_t max_line = data::kDefaultMaxLine;
-  /// Of Task::choice.
-  struct Choice {
-    eval::ChoiceForm form = eval::ChoiceForm::choice;
-    std::string labels;  ///< piqa; empty: NAME-labels.lst beside the data, if it is there
-    Index shots = 0;
-    std::string shots_data;
-  };
-  Choice choice = {};
+  eval::ChoiceOptions choice = {};  ///< of Task::choice
 };
 
 /// A file of a task, read and cut into passages.

@@ -598,7 +598,8 @@ std::vector<Key> make_keys() {
        at_least(0), may_change, not_differ, "of `early_stop`: nats by which a loss must be lower to be better"},
       {"eval.tasks", at([](auto& c) -> auto& { return c.eval.tasks; }), words("none"), any(), may_change, differ,
        "files of multiple-choice questions that every evaluation scores, as `\"FORM:FILE\"`; FORM is `choice`, "
-       "`hellaswag`, `arc`, `piqa` or `mmlu` ([while a run trains](evaluation.md#while-a-run-trains))"},
+       "`hellaswag`, `arc`, `piqa` or `mmlu`. `\"FORM:FILE --shots N --shots-data FILE\"` has examples before each "
+       "question ([while a run trains](evaluation.md#while-a-run-trains))"},
       {"optimizer.type", at([](auto& c) -> auto& { return c.optimizer.type; }), words("`adamw`"),
        one_of(kNamesOf<optim::OptimizerType>), must_match, not_differ,
        "`muon`: Muon updates the matrices of layers, and AdamW all else ([Muon](#muon))", has_muon},

@@ -7,7 +7,7 @@
 #include "megalith/base/str.h"
 #include "megalith/config/moe_rules.h"
 #include "megalith/config/task_rules.h"
-#include "megalith/eval/choice_file.h"
+#include "megalith/eval/choice_task.h"
 #include "megalith/model/model_spec.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/e4m3.h"
@@ -202,11 +202,8 @@ void check_train(const RunPlan& plan, Problems& out) {
 void check_choice_tasks(const RunPlan& plan, Problems& out) {
   std::vector<std::string> series;
   for (const std::string& text : plan.eval.tasks) {
-    const auto task = eval::choice_task_named(text);
-    if (!task) {
-      out.add("eval.tasks", text, "must be FORM:FILE, and FORM one of choice, hellaswag, arc, piqa and mmlu");
-      continue;
-    }
+    const auto task = eval::choice_task_named("eval.tasks", text, out);
+    if (!task) continue;
     out.require(std::ranges::find(series, task->series()) == series.end(), "eval.tasks", text,
                 str("its results would have the name of another one's, ", task->series(),
                     ": must have another file name; make a link of another name"));

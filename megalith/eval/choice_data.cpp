@@ -3,6 +3,7 @@
 #include <deque>
 #include <utility>
 
+#include "megalith/base/str.h"
 #include "megalith/data/input_files.h"
 #include "megalith/eval/whole_text.h"
 
@@ -17,14 +18,15 @@ class ChoiceReading {
   /// PIQA's labels are in the file `labels`; if that is empty, in NAME-labels.lst beside NAME.jsonl, if it is there.
   ChoiceSource source(const std::string& file, std::string text, const std::string& labels) {
     ChoiceSource found{.data = {keep(std::move(text)), file}};
-    if (files_.form != ChoiceForm::piqa) return found;
+    if (files_.options.form != ChoiceForm::piqa) return found;
     const io::Path beside = io::Path(file).parent_path() / (io::Path(file).stem().string() + "-labels.lst");
     const std::string name = !labels.empty() ? labels : fs_.exists(beside) ? beside.string() : "";
     if (!name.empty()) found.labels = {keep(read("labels", "--labels", name)), keep(name)};
     return found;
   }
   std::string read(const char* use, const char* option, const std::string& file) {
-    data::require_file(fs_, file, option);
+    const bool is_command = files_.data_setting == ChoiceFiles().data_setting;
+    data::require_file(fs_, file, is_command ? option : str(files_.data_setting, ", ", option));
     const ScannedText scanned = scan_text(fs_, file);
     data_.more_files.push_back({use, file, scanned.checksum.hex()});
     return whole(file, scanned);
@@ -49,13 +51,13 @@ ChoiceData read_choice_data(io::Fs& fs, const ChoiceFiles& files, const tokenize
   const ScannedText scanned = scan_text(fs, files.data);
   ChoiceData data{.set = {}, .checksum = scanned.checksum.hex()};
   ChoiceReading reading(fs, files, data);
-  const ChoiceSource source = reading.source(files.data, reading.whole(files.data, scanned), files.labels);
-  ChoiceShots shots{.count = files.shots};
+  const ChoiceSource source = reading.source(files.data, reading.whole(files.data, scanned), files.options.labels);
+  ChoiceShots shots{.count = files.options.shots};
   if (shots.count > 0) {
-    const std::string& file = files.shots_data;
+    const std::string& file = files.options.shots_data;
     shots.source = reading.source(file, reading.read("shots_data", "--shots-data", file), "");
   }
-  data.set = choice_set(files.form, source, tokenizer, window, shots);
+  data.set = choice_set(files.options.form, source, tokenizer, window, shots);
   return data;
 }
 

@@ -4,17 +4,15 @@
 #include <vector>
 
 #include "megalith/eval/choice_set.h"
+#include "megalith/eval/choice_task.h"
 #include "megalith/io/fs.h"
 
 namespace megalith::eval {
 
 /// The files of a multiple-choice task (gzip, zstd and xz are unpacked), which are held as a whole.
 struct ChoiceFiles {
-  ChoiceForm form = ChoiceForm::choice;
   std::string data;
-  std::string labels = {};  ///< piqa; empty: NAME-labels.lst beside the data, if it is there
-  Index shots = 0;
-  std::string shots_data = {};
+  ChoiceOptions options = {};
   std::uint64_t max_bytes = 0;  ///< of a file
   /// What names `data` and raises `max_bytes`, for errors.
   std::string_view data_setting = "--data", limit_setting = "--max-line";

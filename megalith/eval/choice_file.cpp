@@ -315,18 +315,6 @@ std::optional<ChoiceForm> choice_form_named(std::string_view name) {
   return static_cast<ChoiceForm>(found - kChoiceForms.begin());
 }
 
-std::string ChoiceTaskName::series() const {
-  return str(kChoiceForms[static_cast<std::size_t>(form)], '/', io::Path(file).stem().string());
-}
-
-std::optional<ChoiceTaskName> choice_task_named(std::string_view text) {
-  const std::size_t colon = text.find(':');
-  if (colon == std::string_view::npos || colon + 1 == text.size()) return std::nullopt;
-  const std::optional<ChoiceForm> form = choice_form_named(text.substr(0, colon));
-  if (!form) return std::nullopt;
-  return ChoiceTaskName{*form, std::string(text.substr(colon + 1))};
-}
-
 std::vector<CsvRow> csv_rows(std::string_view text) {
   CsvReader reader;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -14,15 +14,6 @@ enum class ChoiceForm : std::uint8_t { choice, hellaswag, arc, piqa, mmlu };
 inline constexpr std::array<std::string_view, 5> kChoiceForms = {"choice", "hellaswag", "arc", "piqa", "mmlu"};
 std::optional<ChoiceForm> choice_form_named(std::string_view name);
 
-/// A task as a recipe names it (eval.tasks): "hellaswag:hellaswag_val.jsonl".
-struct ChoiceTaskName {
-  ChoiceForm form = ChoiceForm::choice;
-  std::string file;
-  std::string series() const;  ///< "hellaswag/hellaswag_val"
-};
-/// Nothing if the text before the first colon is no form, or nothing follows it.
-std::optional<ChoiceTaskName> choice_task_named(std::string_view text);
-
 /// A question as a model reads it.
 struct ChoiceQuestion {
   std::string before = {};  ///< a description of the task; empty for most forms

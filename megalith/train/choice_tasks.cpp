@@ -37,13 +37,14 @@ std::vector<ChoiceTask> open_choice_tasks(io::Fs& fs, const config::RunPlan& pla
   std::vector<ChoiceTask> tasks;
   std::string problems;
   for (const std::string& text : plan.eval.tasks) {
-    const auto named = eval::choice_task_named(text);
-    if (!named) throw InternalError(str("[open_choice_tasks] eval.tasks = ", text, ": is no task"));
+    Problems broken;
+    const auto named = eval::choice_task_named("eval.tasks", text, broken);
+    if (!named) throw InternalError("[open_choice_tasks] " + broken.lines().front());
     try {
       ChoiceTask task{named->series()};
       task.data = eval::read_choice_data(fs,
-                                         {.form = named->form,
-                                          .data = named->file,
+                                         {.data = named->file,
+                                          .options = named->options,
                                           .max_bytes = static_cast<std::uint64_t>(plan.data.max_line),
                                           .data_setting = "eval.tasks",
                                           .limit_setting = "data.max_line"},
@@ -65,6 +66,17 @@ std::string choice_tasks_text(std::span<const ChoiceTask> tasks) {
     for (const eval::ChoiceData::File& file : task.data.more_files) text += str(", ", file.use, ' ', file.checksum);
   }
   return text;
+}
+
+std::vector<std::string> choice_task_cuts(std::span<const ChoiceTask> tasks) {
+  std::vector<std::string> lines;
+  for (const ChoiceTask& task : tasks) {
+    const Index cut = task.data.set.count("passages_cut");
+    if (cut == 0) continue;
+    lines.push_back(str("eval.tasks: ", cut, " of ", task.data.set.passages.size(), " texts of ", task.name,
+                        " are longer than model.seq_len + 1 tokens, and lose their beginning"));
+  }
+  return lines;
 }
 
 ChoiceScorer::ChoiceScorer(Engine& engine, const config::RunPlan& plan, std::span<const ChoiceTask> tasks)

@@ -23,6 +23,9 @@ std::vector<ChoiceTask> open_choice_tasks(io::Fs& fs, const config::RunPlan& pla
 /// Files and checksums of the tasks, in one text; empty if there are none.
 std::string choice_tasks_text(std::span<const ChoiceTask> tasks);
 
+/// What passages of the tasks lose, as the window is shorter than their text: one line per task that has such ones.
+std::vector<std::string> choice_task_cuts(std::span<const ChoiceTask> tasks);
+
 /// Scores tasks with the parameters of a run, on its grid: `eval --task` with the precision of the run. It holds a copy
 /// of the parameters in the compute dtype, and activations of a pass, beside the memory of the engine.
 class ChoiceScorer {

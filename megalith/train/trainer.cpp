@@ -148,6 +148,7 @@ class Run {
         log_.note(str("eval.tasks: ", inputs_.choice_tasks.size(),
                       inputs_.choice_tasks.size() == 1 ? " file" : " files", " of questions, ",
                       human_bytes(choices_.planned_bytes()), " on rank 0 to score them"));
+      for (const std::string& cut : choice_task_cuts(inputs_.choice_tasks)) log_.warn(cut);
       const RunData::Facts read = inputs_.data.train();
       log_.note(str("data ", read.name, ": ", read.tokens, " tokens, ", read.samples, " samples"));
     }

@@ -103,11 +103,13 @@ TEST_F(ChoiceProgram, OptionsThatDoNotFitAreRefusedTogether) {
   const Finished arc = run_shell(eval(choice_task("arc", 0) + " --shots 2 --labels x --stride 4"));
   EXPECT_EQ(arc.code, 64);
   EXPECT_THAT(arc.err, HasSubstr("--shots = 2: needs --shots-data FILE with the examples"));
-  EXPECT_THAT(arc.err, HasSubstr("--labels = x: is for --task piqa; leave it away"));
+  EXPECT_THAT(arc.err, HasSubstr("--labels = x: is for questions of piqa; leave it away"));
   EXPECT_THAT(arc.err, HasSubstr("--stride = 4"));
   const Finished own = run_shell(eval(choice_task("arc", 0) + " --shots 1 --shots-data " + kChoiceData + "arc.jsonl"));
   EXPECT_EQ(own.code, 64);
-  EXPECT_THAT(own.err, HasSubstr("arc.jsonl: is --data: must be another file, or a question would be its own example"));
+  EXPECT_THAT(own.err,
+              HasSubstr("arc.jsonl: is the file of the questions: must be another file, or a question would be "
+                        "its own example"));
   const Finished few =
       run_shell(eval(choice_task("arc", 0) + " --shots 3 --shots-data " + kChoiceData + "arc_train.jsonl"));
   EXPECT_EQ(few.code, 65);

@@ -20,11 +20,11 @@ using ::testing::HasSubstr;
 class TrainTasks : public support::Program {
  protected:
   void SetUp() override {
-    std::ofstream lines(dir_ / "questions.jsonl");
+    std::ofstream lines(dir_ / "questions.jsonl"), examples(dir_ / "examples.jsonl");
     // Choices of three letters by a linear congruential generator: of one length, and unlike the text, so that the
     // answers follow from the parameters alone.
     std::uint32_t state = 1;
-    for (std::size_t i = 0; i < kQuestions; ++i) {
+    for (std::size_t i = 0; i < kQuestions + kExamples; ++i) {
       nlohmann::json choices;
       for (int k = 0; k < 4; ++k) {
         std::string letters;
@@ -35,7 +35,7 @@ class TrainTasks : public support::Program {
         choices.push_back(letters);
       }
       const nlohmann::json line = {{"question", "the " + std::to_string(i)}, {"choices", choices}, {"answer", i % 4}};
-      lines << line << '\n';
+      (i < kQuestions ? lines : examples) << line << '\n';
     }
   }
   /// The recipe's tasks, in fp64, with a rate at which a few steps change many answers.
@@ -44,7 +44,12 @@ class TrainTasks : public support::Program {
         name,
         "--set model.seq_len=64 --set train.precision=fp64 --set optimizer.lr=0.03 --set checkpoint.interval=4 "
         "--set eval.tasks='[\"choice:" +
-            out("questions.jsonl") + "\", \"piqa:" + kPiqa + "\"]' " + more);
+            out("questions.jsonl") + "\", \"piqa:" + kPiqa + "\", \"" + with_shots(2) + "\"]' " + more);
+  }
+  /// The questions after examples with their answers, as a task.
+  std::string with_shots(int shots) const { return "choice:" + out("questions.jsonl") + shot_options(shots); }
+  std::string shot_options(int shots) const {
+    return " --shots " + std::to_string(shots) + " --shots-data " + out("examples.jsonl");
   }
   /// The evaluations of a task in metrics.jsonl, by step.
   std::map<int, nlohmann::json> scores(const std::string& name, const std::string& task) const {
@@ -55,26 +60,33 @@ class TrainTasks : public support::Program {
     }
     return found;
   }
-  static constexpr std::size_t kQuestions = 60;
+  static constexpr std::size_t kQuestions = 60, kExamples = 5;
   const std::string kPiqa = MEGALITH_TEST_DATA "/choice/piqa_valid.jsonl";
 };
 
 TEST_F(TrainTasks, EveryEvaluationHasTheNumbersOfEval) {
   const Finished trained = run_shell(task_train("one", "--set log.tensorboard=true"));
   ASSERT_EQ(trained.code, 0) << trained.err;
-  const auto own = scores("one", "choice/questions");
-  ASSERT_EQ(own.size(), 2U) << "steps 4 and 8";
-  EXPECT_NE(own.at(4).at("correct"), own.at(8).at("correct")) << "the parameters are those of the step";
   EXPECT_EQ(scores("one", "piqa/piqa_valid").size(), 2U);
-  for (const auto& [step, score] : own) {
-    EXPECT_EQ(score.at("questions"), kQuestions);
-    EXPECT_FALSE(score.contains("loss"));
-    const Finished eval = run_shell("megalith eval " + out("one") + "/checkpoints/step_0000000" + std::to_string(step) +
-                                    " --task choice --precision fp64 --format json --data " + out("questions.jsonl"));
-    ASSERT_EQ(eval.code, 0) << eval.err;
-    for (const auto& [name, value] : nlohmann::json::parse(eval.out).at("results").items())
-      EXPECT_EQ(score.at(name), value) << name << " of step " << step;
+  const auto plain = scores("one", "choice/questions"), after_shots = scores("one", "choice/questions/2-shot");
+  for (const auto& [own, options] : {std::pair{plain, std::string()}, {after_shots, shot_options(2)}}) {
+    ASSERT_EQ(own.size(), 2U) << "steps 4 and 8";
+    for (const auto& [step, score] : own) {
+      EXPECT_EQ(score.at("questions"), kQuestions);
+      EXPECT_FALSE(score.contains("loss"));
+      const Finished eval =
+          run_shell("megalith eval " + out("one") + "/checkpoints/step_0000000" + std::to_string(step) +
+                    " --task choice --precision fp64 --format json --data " + out("questions.jsonl") + options);
+      ASSERT_EQ(eval.code, 0) << eval.err;
+      for (const auto& [name, value] : nlohmann::json::parse(eval.out).at("results").items())
+        EXPECT_EQ(score.at(name), value) << name << " of step " << step << options;
+    }
   }
+  EXPECT_NE(plain.at(4).at("correct"), plain.at(8).at("correct")) << "the parameters are those of the step";
+  EXPECT_NE(plain.at(8).at("correct"), after_shots.at(8).at("correct"));
+  EXPECT_THAT(trained.err, HasSubstr("3 of 6 texts of piqa/piqa_valid are longer than model.seq_len + 1 tokens"));
+  EXPECT_THAT(trained.err, testing::Not(HasSubstr("choice/questions are longer")));
+  EXPECT_THAT(trained.err, testing::Not(HasSubstr("choice/questions/2-shot are longer")));
   EXPECT_THAT(trained.err, HasSubstr("step 8  choice/questions  acc "));
   EXPECT_THAT(trained.err, HasSubstr("(60 questions)"));
   EXPECT_EQ(run_shell("cat " + out("one") + "/tensorboard/* | grep -a -o 'choice/questions/acc_norm' | wc -l").out,
@@ -82,16 +94,27 @@ TEST_F(TrainTasks, EveryEvaluationHasTheNumbersOfEval) {
       << "two evaluations, also as the begin of acc_norm_stderr";
 }
 
+TEST_F(TrainTasks, TextsOverTheWindowAreCounted) {
+  const Finished trained = run_shell(
+      train("cut", "--set model.seq_len=64 --set train.steps=1 --set eval.tasks='[\"" + with_shots(5) + "\"]'"));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  // Five examples of at least 12 bytes, and a question of at least 9.
+  EXPECT_THAT(trained.err, HasSubstr("eval.tasks: 240 of 240 texts of choice/questions/5-shot are longer than "
+                                     "model.seq_len + 1 tokens, and lose their beginning"));
+}
+
 TEST_F(TrainTasks, EveryGridHasTheScoresOfOneRank) {
   const std::string steps = " --set train.steps=4 --set optimizer.decay_steps=8";
   const auto same = [&](const std::string& name, const std::string& more, const std::vector<const char*>& grids) {
     ASSERT_EQ(run_shell(task_train(name, more + steps)).code, 0);
-    const auto want = scores(name, "choice/questions");
+    const auto want = scores(name, "choice/questions"), want_after_shots = scores(name, "choice/questions/2-shot");
     ASSERT_EQ(want.size(), 1U);
+    ASSERT_EQ(want_after_shots.size(), 1U);
     for (const char* const grid : grids) {
       const Finished trained = run_shell(task_train(name + "_grid", more + steps + grid));
       EXPECT_EQ(trained.code, 0) << trained.err;
       EXPECT_EQ(scores(name + "_grid", "choice/questions"), want) << more << grid;
+      EXPECT_EQ(scores(name + "_grid", "choice/questions/2-shot"), want_after_shots) << more << grid;
       std::filesystem::remove_all(out(name + "_grid"));
     }
   };
@@ -127,15 +150,22 @@ TEST_F(TrainTasks, WhatCannotBeScoredIsRefusedTogetherBeforeTheFirstStep) {
     EXPECT_FALSE(std::filesystem::exists(out("bad") + "/metrics.jsonl"));
     return finished.err;
   };
-  const std::string names = refused(R"(["race:a.jsonl", "choice:", "choice:x/q.jsonl", "choice:y/q.jsonl"])",
-                                    "--set train.micro_batch=3", 64);
+  const std::string names =
+      refused(R"(["race:a.jsonl", "choice:", "choice:x/q.jsonl", "choice:y/q.jsonl", "arc:z.jsonl --shots 2"])",
+              "--set train.micro_batch=3", 64);
   EXPECT_THAT(names, HasSubstr("eval.tasks = race:a.jsonl: must be FORM:FILE, and FORM one of choice, hellaswag, arc"));
   EXPECT_THAT(names, HasSubstr("eval.tasks = choice:: must be FORM:FILE"));
   EXPECT_THAT(names, HasSubstr("eval.tasks = choice:y/q.jsonl: its results would have the name of another one's, "
                                "choice/q"));
+  EXPECT_THAT(names, HasSubstr("eval.tasks = arc:z.jsonl --shots 2: --shots = 2: needs --shots-data FILE with the "
+                               "examples"));
   EXPECT_THAT(names, HasSubstr("train.micro_batch"));
-  const std::string files = refused("[\"choice:" + out("bad.jsonl") + "\", \"arc:" + out("missing.jsonl") + "\"]",
+  const std::string files = refused("[\"choice:" + out("bad.jsonl") + "\", \"arc:" + out("missing.jsonl") +
+                                        "\", \"choice:" + out("questions.jsonl") + " --shots 1 --shots-data " +
+                                        out("gone.jsonl") + "\", \"" + with_shots(9) + "\"]",
                                     "--set data.train=" + out("no.txt"), 65);
+  EXPECT_THAT(files, HasSubstr("[eval.tasks, --shots-data] " + out("gone.jsonl") + ": there is no such file"));
+  EXPECT_THAT(files, HasSubstr("examples.jsonl] has 5 questions: must have --shots = 9 or more"));
   EXPECT_THAT(files, HasSubstr("bad.jsonl"));
   EXPECT_THAT(files, HasSubstr("missing.jsonl"));
   EXPECT_THAT(files, HasSubstr("no.txt"));
