@@ -289,6 +289,7 @@ void Evaluation::run(comm::World& world) {
                     .computed_tokens = tokens,
                     .set = set,
                     .figures = figures_of(results)};
+  if (task_.task == eval::Task::choice) report.subjects = eval::subject_figures(set, results);
   if (!overlaps_.empty()) report.overlap = overlap_figures(results);
   for (const std::string& warning : figure_warnings(report)) log::warning(warning);
   print_report(options_.format == "json" ? report_json(report) : report_text(report));
@@ -410,7 +411,8 @@ void add_eval(CLI::App& program) {
                    "--sentences`; wikitext: wiki.test.tokens, or wiki.test.raw "
                    "for the harness's protocol; lambada: JSON lines {\"text\"}; choice: JSON lines {\"question\", "
                    "\"choices\", \"answer\"}; "
-                   "hellaswag, arc, piqa, mmlu: a file as published; mnli, qqp: GLUE's .tsv or JSON lines; "
+                   "hellaswag, arc, piqa, mmlu: a file as published, of mmlu also the folder of them; mnli, qqp: "
+                   "GLUE's .tsv or JSON lines; "
                    "squad1, squad2: "
                    "SQuAD's JSON; race: a folder of RACE or JSON lines")
       ->required();
@@ -421,7 +423,7 @@ void add_eval(CLI::App& program) {
                    "Multiple choice: examples with their answers before each question, the first of --shots-data")
       ->check(between(0, eval::kMaxShots));
   command->add_option("--shots-data", options->choice.shots_data,
-                      "A file of examples in the form of --data; of MMLU SUBJECT_dev.csv");
+                      "A file of examples in the form of --data; of MMLU SUBJECT_dev.csv, or the folder of them");
   command->add_option(
       "--score", options->score,
       "Score this file of predictions instead of a model: {ID: TEXT} for SQuAD, index<TAB>prediction for "

@@ -57,6 +57,19 @@ std::string overlap_text(const OverlapFigures& overlap) {
   return text;
 }
 
+/// A line per subject: accuracy, its standard error and the questions.
+std::string subjects_text(const EvalReport& report) {
+  std::string text = "\n";
+  for (std::size_t i = 0; i < report.subjects.size(); ++i) {
+    const auto& [name, figures] = report.subjects[i];
+    std::string line;
+    for (const auto& [figure, value] : figures)
+      if (figure == "acc" || figure == "acc_stderr") line += str(line.empty() ? "" : " +- ", printed("%.6f", value));
+    add_line(text, name, str(line, " of ", grouped(static_cast<Index>(report.set.subjects[i].questions))));
+  }
+  return text;
+}
+
 nlohmann::ordered_json results_json(const eval::Figures& figures) {
   nlohmann::ordered_json json;
   for (const auto& [name, value] : figures) {
@@ -183,6 +196,7 @@ std::string report_text(const EvalReport& report) {
   for (const auto& [name, value] : report.set.counts) add_line(text, name, grouped(value));
   text += '\n';
   for (const auto& [name, value] : report.figures) add_line(text, name, figure_text(value));
+  if (!report.subjects.empty()) text += subjects_text(report);
   if (report.overlap) text += overlap_text(*report.overlap);
   if (is_of_paper(report.task)) text += paper_table(report);
   return text;
@@ -211,6 +225,7 @@ std::string report_json(const EvalReport& report) {
   for (const auto& [owner, bytes] : report.memory) json["memory_bytes"][owner] = bytes;
   for (const auto& [name, value] : report.set.counts) json["counts"][name] = value;
   json["results"] = results_json(report.figures);
+  for (const auto& [name, figures] : report.subjects) json["subjects"][name] = results_json(figures);
   if (report.overlap) json["overlap"] = overlap_json(*report.overlap);
   json["warnings"] = report.set.warnings;
   for (const std::string& warning : figure_warnings(report)) json["warnings"].push_back(warning);

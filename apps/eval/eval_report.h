@@ -1,6 +1,8 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "megalith/config/run_plan.h"
 #include "megalith/eval/choice_set.h"
@@ -33,6 +35,7 @@ struct EvalReport {
   Index computed_tokens = 0;   ///< read by the passes of this evaluation, without padding
   const eval::EvalSet& set;
   eval::Figures figures;
+  std::vector<std::pair<std::string, eval::Figures>> subjects = {};  ///< of a folder of multiple-choice questions
   std::optional<OverlapFigures> overlap = {};
 };
 

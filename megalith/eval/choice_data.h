@@ -9,7 +9,9 @@
 
 namespace megalith::eval {
 
-/// The files of a multiple-choice task (gzip, zstd and xz are unpacked), which are held as a whole.
+/// The files of a multiple-choice task (gzip, zstd and xz are unpacked), which are held as a whole. MMLU's are one file
+/// per subject: `data` may be the folder of them, and options.shots_data then is the folder of the examples, with
+/// SUBJECT_dev.csv for each SUBJECT_test.csv.
 struct ChoiceFiles {
   std::string data;
   ChoiceOptions options = {};
@@ -21,8 +23,8 @@ struct ChoiceFiles {
 /// What was read, and what identifies it.
 struct ChoiceData {
   EvalSet set;
-  std::string checksum;  ///< XXH3-128 of the unpacked data
-  /// Other files, by their use.
+  std::string checksum;  ///< XXH3-128 of the unpacked data; of a folder, of the names and checksums of its files
+  /// Other files, by their use; a folder is one.
   struct File {
     std::string use, path, checksum;
   };

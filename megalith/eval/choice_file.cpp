@@ -197,19 +197,10 @@ ChoiceQuestion piqa_question(ChoiceLine& line, const SourceText& source, const s
   return question;
 }
 
-/// "anatomy" of "data/test/anatomy_test.csv".
-std::string mmlu_subject(std::string_view file) {
-  std::string name = io::Path(file).filename().string();
-  name = name.substr(0, name.find('.'));
-  for (const std::string_view split : {"_test", "_val", "_dev"})
-    if (name.ends_with(split)) name.resize(name.size() - split.size());
-  std::ranges::replace(name, '_', ' ');
-  return name;
-}
-
 void add_mmlu_questions(const SourceText& source, EvalSet& set, std::vector<ChoiceQuestion>& questions) {
-  const std::string before =
-      str("The following are multiple choice questions (with answers) about ", mmlu_subject(source.file), ".\n\n");
+  std::string subject = mmlu_subject(source.file);
+  std::ranges::replace(subject, '_', ' ');
+  const std::string before = str("The following are multiple choice questions (with answers) about ", subject, ".\n\n");
   for (const CsvRow& row : csv_rows(source.text)) {
     const auto refuse = [&](std::string_view rule) {
       set.refuse(str("[", source.file, "] line ", row.line, ": ", rule));
@@ -313,6 +304,14 @@ std::optional<ChoiceForm> choice_form_named(std::string_view name) {
   const auto found = std::ranges::find(kChoiceForms, name);
   if (found == kChoiceForms.end()) return std::nullopt;
   return static_cast<ChoiceForm>(found - kChoiceForms.begin());
+}
+
+std::string mmlu_subject(std::string_view file) {
+  std::string name = io::Path(file).filename().string();
+  name = name.substr(0, name.find('.'));
+  for (const std::string_view split : {"_test", "_val", "_dev"})
+    if (name.ends_with(split)) name.resize(name.size() - split.size());
+  return name;
 }
 
 std::vector<CsvRow> csv_rows(std::string_view text) {

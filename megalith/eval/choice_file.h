@@ -42,6 +42,9 @@ struct ChoiceSource {
 /// Source: EleutherAI/lm-evaluation-harness, lm_eval/tasks.
 std::vector<ChoiceQuestion> read_choice_questions(ChoiceForm form, const ChoiceSource& source, EvalSet& set);
 
+/// "high_school_biology" of "data/test/high_school_biology_test.csv": the subject of a file of MMLU.
+std::string mmlu_subject(std::string_view file);
+
 /// The rows of a text in csv as Python's csv.reader reads them, with the lines at which they begin. Blank lines have no
 /// row.
 struct CsvRow {

@@ -28,6 +28,12 @@ struct EvalSet {
     std::vector<Index> characters, bytes;  ///< by choice: lengths of its text
   };
   std::vector<Question> questions;
+  /// The files of a task that has several, as MMLU's subjects, whose questions follow each other; else empty.
+  struct Subject {
+    std::string name;
+    std::size_t questions = 0;
+  };
+  std::vector<Subject> subjects;
   /// By name, in the order of reports: "windows", "targets", ...
   std::vector<std::pair<std::string, Index>> counts;
   /// Broken rules of the data, each with file, line and fix; then there may be no passages. The first of them, and how

@@ -99,6 +99,76 @@ TEST_F(ChoiceProgram, TheReportNamesAllFiles) {
   EXPECT_THAT(text.out, HasSubstr(kChoiceData + "anatomy_dev.csv ("));
 }
 
+/// Two subjects of MMLU: the stored one, and its first three questions as another.
+class MmluFolders : public ChoiceProgram {
+ protected:
+  void SetUp() override {
+    for (const char* folder : {"test", "dev"}) std::filesystem::create_directory(dir_ / folder);
+    std::ofstream(dir_ / "test/anatomy_test.csv") << read_all(kChoiceData + "anatomy_test.csv");
+    std::ofstream(dir_ / "test/human_aging_test.csv") << first_rows();
+    for (const char* subject : {"anatomy", "human_aging"})
+      std::ofstream(dir_ / "dev" / (std::string(subject) + "_dev.csv")) << read_all(kChoiceData + "anatomy_dev.csv");
+    std::ofstream(dir_ / "test/README.txt") << "no table";
+  }
+  static std::string first_rows() {
+    const std::string rows = read_all(kChoiceData + "anatomy_test.csv");
+    return rows.substr(0, rows.find("\"A long question"));
+  }
+  Finished mmlu(const std::string& data, const std::string& shots_data) const {
+    return run_shell(eval("--task mmlu --precision fp64 --data " + out(data) +
+                          (shots_data.empty() ? "" : " --shots 2 --shots-data " + out(shots_data))));
+  }
+};
+
+TEST_F(MmluFolders, AFolderHasTheMeanOfItsSubjectsByQuestions) {
+  for (const bool has_shots : {false, true}) {
+    SCOPED_TRACE(has_shots);
+    const Finished done = mmlu("test", has_shots ? "dev" : "");
+    ASSERT_EQ(done.code, 0) << done.err;
+    const nlohmann::json report = nlohmann::json::parse(done.out);
+    EXPECT_EQ(report.at("counts").at("questions"), 7);
+    EXPECT_EQ(report.at("counts").at("subjects"), 2);
+    ASSERT_EQ(report.at("subjects").size(), 2u);
+    double correct = 0, variance = 0;
+    for (const auto& [subject, questions] : {std::pair{"anatomy", 4.0}, {"human_aging", 3.0}}) {
+      const std::string name = subject;
+      const Finished alone = mmlu("test/" + name + "_test.csv", has_shots ? "dev/" + name + "_dev.csv" : std::string());
+      ASSERT_EQ(alone.code, 0) << alone.err;
+      const nlohmann::json results = nlohmann::json::parse(alone.out).at("results");
+      EXPECT_EQ(report.at("subjects").at(name), results);
+      correct += results.at("acc").get<double>() * questions;
+      const double error = results.at("acc_stderr");
+      variance += (questions - 1) * error * error * questions;  // pooled_sample_stderr() of the harness
+    }
+    EXPECT_NEAR(report.at("results").at("acc").get<double>(), correct / 7, 1e-12);
+    EXPECT_NEAR(report.at("results").at("acc_stderr").get<double>(), std::sqrt(variance / (7 - 2) / 7), 1e-12);
+  }
+  const Finished text = run_shell("megalith eval " + kChoiceData + "model --device cpu --task mmlu --data " +
+                                  out("test") + " --shots 1 --shots-data " + out("dev"));
+  EXPECT_THAT(text.out, ::testing::ContainsRegex("human aging +0\\.[0-9]{6} \\+- 0\\.[0-9]{6} of 3\n"));
+}
+
+TEST_F(MmluFolders, WhatAFolderLacksIsNamedTogether) {
+  std::ofstream(dir_ / "test/law_test.csv") << first_rows();
+  std::ofstream(dir_ / "test/law_val.csv") << first_rows();
+  ASSERT_TRUE(std::filesystem::remove(dir_ / "dev/anatomy_dev.csv"));
+  const Finished lacks = mmlu("test", "dev");
+  EXPECT_EQ(lacks.code, 65);
+  EXPECT_THAT(lacks.err, HasSubstr("dev] has no file of the subject anatomy: must have examples for"));
+  EXPECT_THAT(lacks.err, HasSubstr("law_dev.csv"));
+  EXPECT_THAT(lacks.err, HasSubstr("law_val.csv] is a second file of the subject law: name the folder of one split"));
+  std::ofstream(dir_ / "test/law_test.csv") << "a,b\n";
+  ASSERT_TRUE(std::filesystem::remove(dir_ / "test/law_val.csv"));
+  std::ofstream(dir_ / "test/virology_test.csv") << "c\n";
+  const Finished bad = mmlu("test", "");
+  EXPECT_EQ(bad.code, 65);
+  EXPECT_THAT(bad.err, HasSubstr("law_test.csv] line 1: has 2 columns"));
+  EXPECT_THAT(bad.err, HasSubstr("virology_test.csv] line 1: has 1 columns"));
+  EXPECT_THAT(mmlu("test", "dev/human_aging_dev.csv").err, HasSubstr("must be a folder, as --data is one"));
+  std::filesystem::create_directory(dir_ / "empty");
+  EXPECT_THAT(mmlu("empty", "").err, HasSubstr("has no .csv file: must have MMLU's, one per subject"));
+}
+
 TEST_F(ChoiceProgram, OptionsThatDoNotFitAreRefusedTogether) {
   const Finished arc = run_shell(eval(choice_task("arc", 0) + " --shots 2 --labels x --stride 4"));
   EXPECT_EQ(arc.code, 64);
