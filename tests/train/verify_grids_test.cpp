@@ -56,16 +56,26 @@ void with_experts(config::RunConfig& c) {
 
 using Change = void (*)(config::RunConfig&);
 
+/// Two recipes, as verify trains them by default: below fp64 it compares the ops of the first step.
+VerifyResult verify_recipes(const config::RunConfig& one, const config::RunConfig& other) {
+  const config::RunPlan a = config::resolve(one), b = config::resolve(other);
+  const HashedData data;
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  return train::verify_grids({.plans = {&a, &b},
+                              .data = data,
+                              .identity = {},
+                              .fs = *fs,
+                              .steps = 2,
+                              .ops_of_step = a.train.precision == "fp64" ? 0 : 1});
+}
+
 /// One rank, and a grid whose recipe a bug has changed. `set`: for both.
 VerifyResult verify_changed(const Grid& grid, Change set, Change bug, const std::string& precision = "fp64") {
   config::RunConfig one = verified_config({}, precision), other = verified_config(grid, precision);
   one.train.micro_batch = other.train.micro_batch;
   for (config::RunConfig* const c : {&one, &other}) set(*c);
   bug(other);
-  const config::RunPlan a = config::resolve(one), b = config::resolve(other);
-  const HashedData data;
-  const std::shared_ptr<io::Fs> fs = io::posix_fs();
-  return train::verify_grids({.plans = {&a, &b}, .data = data, .identity = {}, .fs = *fs, .steps = 2});
+  return verify_recipes(one, other);
 }
 
 const Change kNothing = [](config::RunConfig&) {};
@@ -108,6 +118,52 @@ TEST(VerifyGrids, AnOpOfAPassIsNamed) {
     ASSERT_TRUE(found.ops && found.ops->first);
     EXPECT_EQ(found.ops->first->key.op, "rope");
     EXPECT_EQ(found.ops->first->key.layer, 0);
+  }
+}
+
+struct GridPair {
+  Grid a, b;
+  std::string name() const { return a.name() + " and " + b.name(); }
+};
+/// Grids of dp, tp and pp together, with equal and with other sums over tp.
+const GridPair kSixteenBitPairs[] = {{{.tp = 2, .dp = 2}, {.pp = 2, .dp = 2}},
+                                     {{.pp = 2, .dp = 2}, {.tp = 2, .pp = 2, .dp = 2}},
+                                     {{.tp = 2, .dp = 2}, {.tp = 2, .pp = 2, .chunks = 2}}};
+
+TEST(VerifyGrids, InSixteenBitsEqualRecipesAgree) {
+  for (const char* precision : {"bf16", "fp16"}) {
+    for (const GridPair& pair : kSixteenBitPairs) {
+      SCOPED_TRACE(precision + (": " + pair.name()));
+      const VerifyResult found = verify_recipes(verified_config(pair.a, precision), verified_config(pair.b, precision));
+      EXPECT_TRUE(found.agree());
+      ASSERT_TRUE(found.ops);
+      EXPECT_FALSE(found.ops->first);
+      EXPECT_GT(found.ops->compared, 300);
+    }
+  }
+}
+
+TEST(VerifyGrids, InSixteenBitsAFaultIsNamed) {
+  for (const char* precision : {"bf16", "fp16"}) {
+    for (const GridPair& pair : kSixteenBitPairs) {
+      SCOPED_TRACE(precision + (": " + pair.name()));
+      config::RunConfig one = verified_config(pair.a, precision), other = verified_config(pair.b, precision);
+      as_llama(one);
+      as_llama(other);
+      other.model.rope_theta = 100;  // of an op in the first layer, whose effect on the loss is small
+      const VerifyResult rope = verify_recipes(one, other);
+      ASSERT_TRUE(rope.ops && rope.ops->first);
+      EXPECT_EQ(rope.ops->first->key.op, "rope");
+      EXPECT_EQ(rope.ops->first->key.layer, 0);
+      other.model.rope_theta = one.model.rope_theta;
+      one.optimizer.clip = 1e-3;
+      other.optimizer.clip = 2e-3;  // after the passes
+      const VerifyResult clip = verify_recipes(one, other);
+      ASSERT_FALSE(clip.agree());
+      EXPECT_EQ(clip.steps, 1);
+      EXPECT_FALSE(clip.ops->first) << "passes agree";
+      EXPECT_THAT(clip.first_tensor()->name, StartsWith("optimizer.m."));
+    }
   }
 }
 
