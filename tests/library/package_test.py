@@ -4,6 +4,7 @@ The environment names the package (PYTHONPATH), the library (MEGALITH_LIBRARY) a
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -161,6 +162,20 @@ class TrainingRun(unittest.TestCase):
             with self.train("model.num_heads=3") as run:
                 list(run.metrics())
         self.assertEqual(raised.exception.code, 64)
+
+
+class Page(unittest.TestCase):
+    def test_the_example_of_the_page_runs(self):
+        page = (Path(__file__).parents[2] / "docs/python.md").read_text()
+        example = page[page.index("## An example"):].split("```python\n")[1].split("```")[0]
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([sys.executable, "-c", example], cwd=folder, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        losses = re.findall(r"step (\d+): held-out loss ([0-9.]+)", done.stdout)
+        self.assertEqual([step for step, _ in losses], ["50", "100", "150", "200"])
+        self.assertLess(float(losses[-1][1]), 0.5, "the text repeats itself")
+        line, word = map(float, re.findall(r"^(-[0-9.e-]+) (-[0-9.e-]+)$", done.stdout, re.M)[0])
+        self.assertGreater(line, word + 3, "the model knows how the line goes on")
 
 
 if __name__ == "__main__":
