@@ -10,6 +10,7 @@
 #include "megalith/base/text.h"
 #include "megalith/data/corpus_builder.h"
 #include "megalith/data/input_files.h"
+#include "megalith/io/file_problems.h"
 #include "megalith/io/reader.h"
 
 namespace megalith::data {
@@ -33,11 +34,15 @@ std::optional<io::Path> token_file_prefix(io::Fs& fs, const io::Path& path) {
   return std::nullopt;
 }
 
-IndexedDataset open_token_file(io::Fs& fs, const io::Path& prefix, std::string_view key) {
+void require_token_file(io::Fs& fs, const io::Path& prefix, std::string_view key) {
   require_file(fs, bin_path(prefix), key);
   if (!fs.exists(idx_path(prefix)))
     throw InputError(str("[", key, "] ", idx_path(prefix).string(), ": is missing beside ",
                          bin_path(prefix).filename().string(), "; copy it too, or build the token file again"));
+}
+
+IndexedDataset open_token_file(io::Fs& fs, const io::Path& prefix, std::string_view key) {
+  require_token_file(fs, prefix, key);
   return {fs, prefix};
 }
 
@@ -239,6 +244,27 @@ void note_missing_ends(const TrainingSet& set, DataNotes& notes) {
   }
 }
 
+/// Before a file is read: throws one InputError for all paths of data.train and data.valid that name no file or a
+/// table.
+void require_files(io::Fs& fs, const DataConfig& config) {
+  refuse_weights(fs, config.valid);
+  io::FileProblems problems;
+  const auto require = [&](const io::Path& path, std::string_view key) {
+    try {
+      const CorpusFiles files = corpus_files(fs, path, key, {});
+      for (const io::Path& prefix : files.prefixes) require_token_file(fs, prefix, key);
+      for (const io::Path& text : files.texts) refuse_table(text);
+    } catch (const InputError& error) {
+      problems.add(error.what());
+    }
+  };
+  const std::vector<WeightedPath> weighted = weighted_paths(fs, config.train, "data.train");
+  for (const WeightedPath& one : weighted) require(one.path, "data.train");
+  if (weighted.empty()) std::ranges::for_each(config.train, [&](const auto& path) { require(path, "data.train"); });
+  for (const std::string& path : config.valid) require(path, "data.valid");
+  problems.throw_if_any(config.valid.empty() ? "data.train" : "data.train, data.valid");
+}
+
 TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const tokenizer::Tokenizer& tokenizer,
                        const SampleCut& cut, const TextReading& reading) {
   std::vector<TrainingSet::Corpus> corpora;
@@ -253,13 +279,13 @@ TrainingSet open_blend(io::Fs& fs, const std::vector<WeightedPath>& paths, const
 
 DataSets open_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer, Index seq_len,
                    int threads) {
+  require_files(fs, config);
   DataNotes notes;
   const TextReading reading{.key = config.key, .max_line = config.max_line, .threads = threads, .notes = &notes};
   SampleCut cut{.seq_len = seq_len};
   if (config.separates_documents()) cut.end_of_document = tokenizer.end_of_document();
   const auto open_valid = [&]() -> std::optional<SampleSet> {
     if (config.valid.empty()) return std::nullopt;
-    refuse_weights(fs, config.valid);
     const TokenSourcePtr valid = open_corpus(fs, config.valid, tokenizer, "data.valid", reading);
     return part(valid, {0, valid->num_tokens()}, cut, "data.valid");
   };
@@ -281,6 +307,7 @@ DataSets open_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokeni
 
 BertDataSets open_bert_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer,
                             const BertMaking& making, int threads) {
+  require_files(fs, config);
   DataNotes notes;
   const TextReading reading{.key = config.key, .max_line = config.max_line, .threads = threads, .notes = &notes};
   const BertVocabulary vocabulary = bert_vocabulary(tokenizer);
@@ -301,7 +328,6 @@ BertDataSets open_bert_data(io::Fs& fs, const DataConfig& config, const tokenize
   };
   const auto open_valid = [&]() -> std::optional<BertSamples> {
     if (config.valid.empty()) return std::nullopt;
-    refuse_weights(fs, config.valid);
     return all_of(config.valid, "data.valid");
   };
   const auto sets_of = [&](std::vector<BertTrainingSet::Corpus> corpora, std::optional<BertSamples> valid) {

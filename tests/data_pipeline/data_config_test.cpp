@@ -170,6 +170,24 @@ TEST_F(OpenCorpus, NamesWhatIsMissing) {
   EXPECT_EQ(error_of<ConfigError>([&] { open({}); }), "data.train = []: must name at least one file");
 }
 
+TEST_F(OpenCorpus, AllFilesThatAreMissingAreOneErrorBeforeAnyIsRead) {
+  write_all(dir_ / "bad.jsonl", "no JSON\n");
+  write_all(dir_ / "table.csv", "a,b\n");
+  fs_->unlink(dir_ / "tokens.idx");
+  DataConfig config{.tokenizer = "byte",
+                    .train = {path("bad.jsonl"), path("gone.txt"), path("table.csv")},
+                    .valid = {path("lost/x"), path("tokens")}};
+  const auto problem = [&] { return error_of<InputError>([&] { open_data(*fs_, config, *tokenizer::bytes(), 1); }); };
+  const std::string all = problem();
+  EXPECT_TRUE(all.starts_with("[data.train, data.valid] 4 problems\n")) << all;
+  for (const char* part : {"gone.txt: there is no such file", "table.csv] is a table (CSV)", "there is no folder ",
+                           "tokens.idx: is missing beside tokens.bin"})
+    EXPECT_NE(all.find(part), std::string::npos) << all;
+  config.train = {"0.3 " + path("gone.txt"), "0.7 " + path("a.txt")};
+  config.valid = {};
+  EXPECT_EQ(problem(), str("[data.train] ", path("gone.txt"), ": there is no such file"));
+}
+
 TEST_F(OpenCorpus, OpensTrainAndValid) {
   const auto with = [&](std::vector<std::string> valid, std::string split) {
     return open_data(*fs_,
