@@ -11,6 +11,7 @@
 #include "megalith/ops/cross_entropy.h"
 #include "megalith/ops/embedding.h"
 #include "megalith/ops/init.h"
+#include "megalith/ops/masters.h"
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/norm.h"
 #include "megalith/ops/rope.h"
@@ -309,18 +310,24 @@ void bench_adamw(const OpsBench& o) {
   bench.measure_roofs();
   Exec& ex = bench.ex();
   const DType master = statistics_dtype(bench.dtype());
-  const bool has_copy = bench.dtype() != master;
+  const bool has_copy = bench.dtype() == DType::f16;
   const Tensor w = bench.random({o.params}, master), m = bench.random({o.params}, master),
                v = bench.random({o.params}, master), grad = bench.random({o.params}, master);
-  const Tensor copy = has_copy ? bench.empty({o.params}) : Tensor(),
-               decays = ex.tensor({ceil_div(o.params, ops::kDecayGroup)}, DType::u8);
+  const Tensor decays = ex.tensor({ceil_div(o.params, ops::kDecayGroup)}, DType::u8);
+  MasterValues masters{.whole = w, .copy = has_copy ? bench.empty({o.params}) : Tensor()};
+  if (bench.dtype() == DType::bf16) {
+    masters = {.copy = bench.empty({o.params}),
+               .low = ex.tensor({o.params, 2}, DType::u8),
+               .carries = ex.tensor({ceil_div(o.params, MasterValues::kCarries)}, DType::u64)};
+    ops::write_masters(ex, w, masters);
+  }
   const Tensor verdict = bench.on_device(ops::StepVerdict{.apply = 1, .factor = 1, .learning_rate = 1e-6, .update = 3}),
                squares = ex.tensor({1, ops::square_blocks(ex.device(), o.params)}, DType::f64);
   ops::scale(ex, v, 0);
   const double n = static_cast<double>(o.params),
                moved = static_cast<double>(7 * size_of(master) + (has_copy ? bench.element_bytes() : 0));
   bench.measure("adamw", 0, n * moved, [&](Exec& e) {
-    ops::adamw(e, {.value = w, .m = m, .v = v, .copy = copy, .grad = grad, .decays = decays, .verdict = verdict});
+    ops::adamw(e, {.masters = masters, .m = m, .v = v, .grad = grad, .decays = decays, .verdict = verdict});
   });
   bench.measure("sum_of_squares", 0, n * static_cast<double>(size_of(master)), [&](Exec& e) {
     ops::sum_of_squares(e, grad.reshaped({1, o.params}), squares);

@@ -17,7 +17,9 @@ constexpr Index kStagingBytes = Index{8} << 20;
 void fill_params(Exec& ex, const ParamSet& params, DType stored, const ReadValues& read) {
   Buffer raw_memory, narrow_memory;
   const auto fill = [&](const Param& param) {
-    const Tensor there = param.without_padding(param.master);
+    if (!param.masters.whole)
+      throw InternalError(str("[fill_params] ", param.name(), ": layers read a copy of its master values"));
+    const Tensor there = param.without_padding(param.masters.whole);
     if (ex.device() == Device::cpu && there.dtype() == stored) return read(param.spec.slice, there);
     if (raw_memory.bytes() == 0) {
       raw_memory = Buffer(kStagingBytes);

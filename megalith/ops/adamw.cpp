@@ -2,13 +2,14 @@
 
 #include "megalith/ops/adamw_kernels.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/masters.h"
 
 namespace megalith::ops {
 
 void adamw(Exec& ex, const AdamW& args) {
-  const auto [numel] = dims<1>(args.value, "adamw.value");
-  const DType dtype = args.value.dtype();
-  expect_wide(ex, args.value, "adamw", "adamw.value");
+  const auto [numel] = dims<1>(args.m, "adamw.m");
+  const DType dtype = args.masters.dtype();
+  expect_masters(ex, args.masters, numel, "adamw");
   const bool is_rounded = args.m.dtype() == DType::bf16;
   expect_like(args.m, {numel}, is_rounded ? DType::bf16 : dtype, "adamw.m");
   expect_like(args.v, {numel}, args.m.dtype(), "adamw.v");
@@ -17,15 +18,14 @@ void adamw(Exec& ex, const AdamW& args) {
     expect_dtype(args.rounding.params, DType::u8, "adamw.rounding.params");
   }
   expect_like(args.grad, {numel}, dtype, "adamw.grad");
-  if (args.copy) expect_shape(args.copy, {numel}, "adamw.copy");
   expect_like(args.decays, {ceil_div(numel, kDecayGroup)}, DType::u8, "adamw.decays");
   expect_struct<StepVerdict>(args.verdict, "adamw.verdict");
   run_kernel(
       ex,
       {.name = "adamw",
-       .reads = {args.value, args.m, args.v, args.rounding.params, args.rounding.param_of, args.grad, args.decays,
-                 args.verdict},
-       .writes = {args.value, args.m, args.v, args.copy}},
+       .reads = {args.masters.whole, args.masters.copy, args.masters.low, args.masters.carries, args.m, args.v,
+                 args.rounding.params, args.rounding.param_of, args.grad, args.decays, args.verdict},
+       .writes = {args.masters.whole, args.masters.copy, args.masters.low, args.masters.carries, args.m, args.v}},
       [args] { cpu::adamw(args); }, [args](auto&, auto stream) { cuda::adamw(stream, args); });
 }
 

@@ -1,22 +1,22 @@
 #pragma once
 #include "megalith/ops/moment_rounding.h"
 #include "megalith/runtime/exec.h"
+#include "megalith/tensor/master_values.h"
 
 namespace megalith::ops {
 
 /// One AdamW step over flat buffers of N elements, with decoupled weight decay:
 ///   g = grad * factor; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
 ///   w -= lr (m / (1-b1^n) / (sqrt(v / (1-b2^n)) + eps) + decay w),   n = update + 1 updates, counted by the verdict
-/// decay is weight_decay where decays[i / kDecayGroup] is 1, else 0. A defined `copy` becomes w rounded to its dtype,
-/// which the layers read. m and v are of the dtype of value, or both bf16. In bf16 w follows from their new values
-/// before these are rounded as `rounding` describes. Nothing changes when verdict.apply is 0. One pass moves 28 bytes
-/// per parameter in f32, 20 with moments in bf16, and 2 more with a copy. Source: Loshchilov and Hutter 2019,
-/// arXiv:1711.05101.
+/// decay is weight_decay where decays[i / kDecayGroup] is 1, else 0. w are the masters; their copy, if there is one,
+/// becomes w rounded to its dtype. m and v are of the dtype of the masters, or both bf16. In bf16 w follows from their
+/// new values before these are rounded as `rounding` describes. Both forms of masters give the same bits. Nothing
+/// changes when verdict.apply is 0. One pass moves 28 bytes per parameter in f32, with whole or split masters, and 20
+/// with moments in bf16; a copy in f16 takes 2 more. Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
 struct AdamW {
-  Tensor value;                  // in, out  [N] f32 or f64
+  MasterValues masters;          // in, out  of N parameters, f32 or f64
   Tensor m, v;                   // in, out  [N]
   MomentRounding rounding = {};  // for m and v in bf16
-  Tensor copy = {};              // out      [N] bf16 or f16; may be undefined
   Tensor grad;                   // in       [N]
   Tensor decays;                 // in       [N / kDecayGroup, rounded up] u8
   Tensor verdict;                // in       u8 [sizeof(StepVerdict)]

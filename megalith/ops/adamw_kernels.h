@@ -3,9 +3,9 @@
 
 namespace megalith::ops {
 
-// value, m, v, copy, grad: (N) : (1).  decays, rounding.param_of: (ceil(N / kDecayGroup)) : (1).  verdict: one
-// StepVerdict.
-// sum_of_squares: x (R, N) : (N, 1), sums (R, blocks) : (blocks, 1).  add_up: numbers (N) : (1), total (1).
+// m, v, grad: (N) : (1).  Masters: as in masters_kernels.h.  decays, rounding.param_of: (ceil(N / kDecayGroup)) : (1).
+// verdict: one StepVerdict. sum_of_squares: x (R, N) : (N, 1), sums (R, blocks) : (blocks, 1).  add_up: numbers (N) :
+// (1), total (1).
 
 namespace cpu {
 inline constexpr Index kSquaresBlock = Index{1} << 20;  // elements of one sum of squares
@@ -16,7 +16,7 @@ void add_up(const Tensor& numbers, const Tensor& total);
 }  // namespace cpu
 
 namespace cuda {
-/// value, grad f32; m, v f32 or bf16; copy bf16, f16 or undefined.
+/// masters, grad f32; m, v f32 or bf16.
 void adamw(Stream stream, const AdamW& args);
 
 inline constexpr Index kSquaresBlock = Index{1} << 14;  // elements of one sum of squares

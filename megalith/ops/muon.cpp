@@ -2,6 +2,7 @@
 
 #include "megalith/ops/adamw.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/masters.h"
 #include "megalith/ops/muon_kernels.h"
 
 namespace megalith::ops {
@@ -30,17 +31,17 @@ void muon_momentum(Exec& ex, const MuonMomentum& args) {
 }
 
 void muon_update(Exec& ex, const MuonUpdate& args) {
-  const auto [numel] = dims<1>(args.value, "muon_update.value");
-  expect_wide(ex, args.value, "muon_update", "muon_update.value");
-  expect_like(args.update, {numel}, args.value.dtype(), "muon_update.update");
-  if (args.copy) expect_shape(args.copy, {numel}, "muon_update.copy");
+  const auto [numel] = dims<1>(args.update, "muon_update.update");
+  expect_masters(ex, args.masters, numel, "muon_update");
+  expect_dtype(args.update, args.masters.dtype(), "muon_update.update");
   expect_like(args.decays, {ceil_div(numel, kDecayGroup)}, DType::u8, "muon_update.decays");
   expect_struct<StepVerdict>(args.verdict, "muon_update.verdict");
   run_kernel(
       ex,
       {.name = "muon_update",
-       .reads = {args.value, args.update, args.decays, args.verdict},
-       .writes = {args.value, args.copy}},
+       .reads = {args.masters.whole, args.masters.copy, args.masters.low, args.masters.carries, args.update,
+                 args.decays, args.verdict},
+       .writes = {args.masters.whole, args.masters.copy, args.masters.low, args.masters.carries}},
       [args] { cpu::muon_update(args); }, [args](auto&, auto stream) { cuda::muon_update(stream, args); });
 }
 

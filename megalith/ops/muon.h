@@ -1,5 +1,6 @@
 #pragma once
 #include "megalith/runtime/exec.h"
+#include "megalith/tensor/master_values.h"
 #include "megalith/tensor/row_runs.h"
 
 namespace megalith::ops {
@@ -17,15 +18,15 @@ struct MuonMomentum {
 };
 void muon_momentum(Exec& ex, const MuonMomentum& args);
 
-/// value -= learning_rate (update + decay value), over flat buffers of N elements. decay is weight_decay where decays[i
-/// / kDecayGroup] is 1, else 0. A defined `copy` becomes the value rounded to its dtype. Nothing changes when
-/// verdict.apply is 0. Moves 12 bytes per element in f32, and 2 more with a copy.
+/// w -= learning_rate (update + decay w), over flat buffers of N elements. decay is weight_decay where decays[i /
+/// kDecayGroup] is 1, else 0. w are the masters; their copy, if there is one, becomes w rounded to its dtype. Both
+/// forms of masters give the same bits. Nothing changes when verdict.apply is 0. Moves 12 bytes per element in f32,
+/// with whole or split masters; a copy in f16 takes 2 more.
 struct MuonUpdate {
-  Tensor value;      // in, out  [N] f32 or f64
-  Tensor copy = {};  // out      [N] bf16 or f16; may be undefined
-  Tensor update;     // in       [N]
-  Tensor decays;     // in       [N / kDecayGroup, rounded up] u8
-  Tensor verdict;    // in       u8 [sizeof(StepVerdict)]
+  MasterValues masters;  // in, out  of N parameters, f32 or f64
+  Tensor update;         // in       [N]
+  Tensor decays;         // in       [N / kDecayGroup, rounded up] u8
+  Tensor verdict;        // in       u8 [sizeof(StepVerdict)]
   double weight_decay = 0;
 };
 void muon_update(Exec& ex, const MuonUpdate& args);

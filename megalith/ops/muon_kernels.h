@@ -18,7 +18,7 @@ void linear_sum(const LinearSum& args);
 }  // namespace cpu
 
 namespace cuda {
-// grad, m, value, update, weight and the x of divide_by_norms(): f32.
+// grad, m, masters, update, weight and the x of divide_by_norms(): f32.
 void muon_momentum(Stream stream, const MuonMomentum& args);
 void muon_update(Stream stream, const MuonUpdate& args);
 void take_runs(Stream stream, const Tensor& weight, const RowRuns& runs, const Tensor& matrix);

@@ -209,11 +209,10 @@ void Optimizer::step(Exec& ex, const Tensor& verdict) const {
 void Optimizer::update_by_adamw(Exec& ex, const Tensor& verdict) const {
   for (std::size_t i = 0; i < adamw_ranges_.size(); ++i) {
     const OwnRange& range = adamw_ranges_[i];
-    ops::adamw(ex, {.value = params_.own_masters(range),
+    ops::adamw(ex, {.masters = params_.own_masters(range),
                     .m = range.of_own(m_),
                     .v = second_moments_[i].of_own(v_),
                     .rounding = rounding_of(range),
-                    .copy = params_.has_copy() ? range.of_whole(params_.values()) : Tensor(),
                     .grad = range.of_whole(params_.grads()),
                     .decays = own_groups(decays_, range),
                     .verdict = verdict,
@@ -233,8 +232,7 @@ void Optimizer::update_by_muon(Exec& ex, const Tensor& verdict) const {
   }
   muon_->orthogonalise(ex);
   for (const OwnRange& range : muon_ranges_) {
-    ops::muon_update(ex, {.value = params_.own_masters(range),
-                          .copy = params_.has_copy() ? range.of_whole(params_.values()) : Tensor(),
+    ops::muon_update(ex, {.masters = params_.own_masters(range),
                           .update = range.of_whole(params_.grads()),
                           .decays = own_groups(decays_, range),
                           .verdict = verdict,

@@ -14,6 +14,7 @@ namespace {
 
 /// Elements: every parameter starts on a cache line and, in any dtype, where the widest loads of a GPU may.
 constexpr Index kParamAlignment = 128;
+static_assert(kParamAlignment % MasterValues::kCarries == 0);
 
 /// What other ranks hold too goes first: of it sums are complete last, and buckets are finished from the end.
 int position_of(const grid::Placement& placement) {
@@ -47,7 +48,6 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, con
     Param param;
     param.spec = std::move(spec);
     param.value = Tensor(nullptr, param.spec.held, policy.compute);
-    if (!has_copy() || !is_sharded()) param.master = Tensor(nullptr, param.spec.held, policy.master);
     if (has_gradients()) param.grad = Tensor(nullptr, param.spec.held, policy.master);
     if (has_gradients() && param.spec.grad_squares > 0 && partition.one_microbatch && partition.shards == 1)
       param.grad_squares = Tensor(nullptr, {param.spec.grad_squares}, DType::f64);
@@ -57,7 +57,12 @@ ParamBuffer::ParamBuffer(std::vector<ParamSpec> specs, const Policy& policy, con
   place();
   values_ = Tensor(nullptr, {numel_}, policy.compute);
   masters_ = has_copy() ? Tensor(nullptr, {own_numel()}, policy.master) : values_;
+  if (policy.splits_masters()) {
+    masters_ = Tensor(nullptr, {own_numel(), 2}, DType::u8);
+    carries_ = Tensor(nullptr, {own_numel() / MasterValues::kCarries}, DType::u64);
+  }
   if (has_gradients()) grads_ = Tensor(nullptr, {numel_}, policy.master);
+  for (Param& param : params_) param.masters = masters_of(param);
 }
 
 /// Backward finishes layers from the last to the first, which is the flat buffer from its end: so buckets are made, and
@@ -115,7 +120,7 @@ Index ParamBuffer::squares_bytes() const {
 }
 
 BytesByOwner ParamBuffer::bytes() const {
-  BytesByOwner bytes = {{"parameters", masters_.bytes()}};
+  BytesByOwner bytes = {{"parameters", masters_.bytes() + (carries_ ? carries_.bytes() : 0)}};
   if (has_gradients()) bytes["gradients"] = grads_.bytes() + squares_bytes();
   if (has_copy()) bytes["parameter copies"] = values_.bytes();
   return bytes;
@@ -124,7 +129,9 @@ BytesByOwner ParamBuffer::bytes() const {
 void ParamBuffer::allocate(MemoryLedger& ledger) {
   const BytesByOwner wanted = bytes();
   master_memory_ = ledger.take("parameters", wanted.at("parameters"));
-  masters_ = master_memory_.view(masters_.shape(), policy_.master);
+  const Index carries_at = masters_.bytes();
+  masters_ = master_memory_.view(masters_.shape(), masters_.dtype());
+  if (carries_) carries_ = master_memory_.view(carries_.shape(), DType::u64, carries_at);
   if (has_gradients()) {
     grad_memory_ = ledger.take("gradients", wanted.at("gradients"));
     grads_ = grad_memory_.view({numel_}, policy_.master);
@@ -142,7 +149,7 @@ void ParamBuffer::allocate(MemoryLedger& ledger) {
       squares_at += param.grad_squares.bytes();
     }
     param.value = part(values_, param);
-    if (param.master) param.master = part(masters_, param);
+    param.masters = masters_of(param);
     if (has_gradients()) param.grad = part(grads_, param);
   }
 }
@@ -172,6 +179,25 @@ Param& ParamBuffer::at(std::string_view name) {
 Tensor ParamBuffer::own_shard(const Tensor& flat, const Bucket& bucket) const {
   const Index count = bucket.numel() / partition_.shards;
   return flat.rows(bucket.begin + partition_.own * count, count);
+}
+
+MasterValues ParamBuffer::own_masters(const OwnRange& range) const {
+  if (!has_copy()) return {.whole = range.of_whole(masters_)};
+  if (!carries_) return {.whole = range.of_own(masters_), .copy = range.of_whole(values_)};
+  const Index first = range.in_own / MasterValues::kCarries;
+  const Index last = ceil_div(range.in_own + range.count, MasterValues::kCarries);
+  return {.copy = range.of_whole(values_),
+          .low = range.of_own(masters_),
+          .carries = carries_.rows(first, last - first),
+          .first_carry = range.in_own % MasterValues::kCarries};
+}
+
+MasterValues ParamBuffer::masters_of(const Param& param) const {
+  if (has_copy() && is_sharded()) return {};
+  const OwnRange all{param.offset, param.offset, param.spec.held.numel()};
+  MasterValues masters = own_masters(all);
+  if (masters.whole) masters.whole = masters.whole.reshaped(param.spec.held);
+  return masters;
 }
 
 Tensor ParamBuffer::part(const Tensor& flat, const Param& param) const {

@@ -7,6 +7,7 @@
 #include "megalith/params/param_spec.h"
 #include "megalith/params/partition.h"
 #include "megalith/params/policy.h"
+#include "megalith/tensor/master_values.h"
 #include "megalith/tensor/memory.h"
 
 namespace megalith {
@@ -14,10 +15,11 @@ namespace megalith {
 /// A parameter of one rank: views into flat buffers.
 struct Param {
   ParamSpec spec;
-  Tensor value;   ///< the copy that layers read, in the compute dtype
-  Tensor master;  ///< what the optimizer updates: `value` itself if both dtypes are equal; otherwise undefined if
-                  ///< the buffer is_sharded()
-  Tensor grad;    ///< main gradient, in the master dtype; undefined in a buffer without gradients
+  Tensor value;  ///< the copy that layers read, in the compute dtype
+  /// What the optimizer updates: `value` itself if both dtypes are equal; otherwise undefined if the buffer
+  /// is_sharded().
+  MasterValues masters;
+  Tensor grad;  ///< main gradient, in the master dtype; undefined in a buffer without gradients
   /// f64 [spec.grad_squares] whose sum is that of the squares of `grad`. The op that writes `grad` writes it, too. Only
   /// where nothing changes `grad` after the op: a step has one microbatch, and no other rank holds the parameter.
   Tensor grad_squares;
@@ -26,6 +28,8 @@ struct Param {
   const std::string& name() const { return spec.slice.name; }
   /// A view without the padding rows of a tensor shaped like this parameter (value, grad, a moment).
   Tensor without_padding(const Tensor& like) const { return like.rows(0, spec.slice.local[0]); }
+  /// The masters of the same elements, flat.
+  MasterValues masters_without_padding() const { return masters.rows(0, spec.slice.local.numel()); }
 };
 
 /// The contents of a buffer. `values` is enough to read a model; there are no gradients, and so no moments.
@@ -71,8 +75,9 @@ class ParamBuffer {
   ParamBuffer(const ParamBuffer&) = delete;
   ParamBuffer& operator=(const ParamBuffer&) = delete;
 
-  /// By owner: "parameters" (the masters), "gradients" (numel() elements, because GEMMs add to all of them, and
-  /// Param::grad_squares) and, if layers read another dtype, "parameter copies" (numel() elements).
+  /// By owner: "parameters" (the masters; of split ones what their copy lacks), "gradients" (numel() elements, because
+  /// GEMMs add to all of them, and Param::grad_squares) and, if layers read another dtype, "parameter copies" (numel()
+  /// elements).
   BytesByOwner bytes() const;
   /// Takes these bytes from the ledger.
   void allocate(MemoryLedger& ledger);
@@ -87,13 +92,13 @@ class ParamBuffer {
   grid::GridKind grid() const { return grid_; }
   const Policy& policy() const { return policy_; }
   bool has_gradients() const { return contents_ == ParamContents::values_and_gradients; }
-  bool has_copy() const { return policy_.master != policy_.compute; }
+  bool has_copy() const { return policy_.has_copy(); }
   Index numel() const { return numel_; }  ///< with alignment gaps, which stay 0
   /// Flat views, [numel()]. grads(): undefined without gradients.
   const Tensor& values() const { return values_; }
   const Tensor& grads() const { return grads_; }
-  /// Flat: values() itself if both dtypes are equal, else [own_numel()].
-  const Tensor& masters() const { return masters_; }
+  /// Flat: values() itself if both dtypes are equal, else [own_numel()]; of split masters MasterValues::low.
+  const Tensor& master_memory() const { return masters_; }
 
   /// In the order in which backward completes them: the last one of the buffers first.
   const std::vector<Bucket>& buckets() const { return buckets_; }
@@ -108,9 +113,8 @@ class ParamBuffer {
   /// buckets().
   const std::vector<OwnRange>& own_ranges() const { return own_ranges_; }
   Index own_numel() const { return is_sharded() ? numel_ / partition_.shards : numel_; }
-  Tensor own_masters(const OwnRange& range) const {
-    return has_copy() ? range.of_own(masters_) : range.of_whole(masters_);
-  }
+  /// The masters of such a range, or of a part of one.
+  MasterValues own_masters(const OwnRange& range) const;
   /// The gradients that must be zero when a step begins (FirstGrad::added), in as few flat ranges as possible.
   const std::vector<Tensor>& added_grads() const { return added_grads_; }
   /// The gradients that are partial along tp: a flat range of whole buckets, with the same parameters in the same order
@@ -123,6 +127,8 @@ class ParamBuffer {
   void place();
   std::vector<Tensor> find_added_grads() const;
   Index squares_bytes() const;
+  /// The masters of a parameter, whose elements this rank updates; `whole` has its shape.
+  MasterValues masters_of(const Param& param) const;
 
   std::vector<Param> params_;  // as many as there will be: by_name_ points into it
   std::unordered_map<std::string_view, Param*> by_name_;
@@ -136,6 +142,7 @@ class ParamBuffer {
   Index partial_begin_ = 0, partial_numel_ = 0;
   Buffer master_memory_, copy_memory_, grad_memory_;
   Tensor values_, masters_, grads_;
+  Tensor carries_;  ///< MasterValues::carries, of own_numel() elements
   std::vector<Tensor> added_grads_;
 };
 

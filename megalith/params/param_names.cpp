@@ -8,8 +8,8 @@ namespace megalith {
 
 void add_names(MemoryNames& names, const ParamBuffer& params, const Tensor& flat, StepOrder::Part part,
                std::string_view what) {
-  const OwnRange whole{0, 0, flat.numel()};
-  const bool is_whole = flat.numel() == params.numel();
+  const OwnRange whole{0, 0, flat.dim(0)};
+  const bool is_whole = flat.dim(0) == params.numel();
   add_names(names, params, flat, part, what, is_whole ? std::span(&whole, 1) : std::span(params.own_ranges()));
 }
 

@@ -7,7 +7,7 @@
 
 namespace megalith {
 
-/// Names the parameters' parts of a flat tensor of numel() elements (values, gradients) or of own_numel() (masters,
+/// Names the parameters' parts of a flat tensor of numel() rows (values, gradients) or of own_numel() (master memory,
 /// moments): "`what` of PARAMETER". The order is layer by layer, after the parameters that belong to no layer; for
 /// gradients it is reversed.
 void add_names(MemoryNames& names, const ParamBuffer& params, const Tensor& flat, StepOrder::Part part,

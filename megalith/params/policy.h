@@ -12,6 +12,11 @@ struct Policy {
   DType master = DType::f32;   ///< parameters, their gradients and moments, for the optimizer and checkpoints
   DType compute = DType::f32;  ///< activations, and the copy of the parameters that layers read
   GemmFormat gemms = GemmFormat::compute;
+
+  /// Whether layers read a copy of the masters.
+  bool has_copy() const { return master != compute; }
+  /// Whether masters are kept as this copy and what it lacks (MasterValues), and not beside it.
+  bool splits_masters() const { return master == DType::f32 && compute == DType::bf16; }
   bool operator==(const Policy&) const = default;
 };
 

@@ -22,7 +22,7 @@ config::RunPlan with_clone_weights(comm::World& world, config::RunPlan plan) {
   if (!has_slots(plan) || plan.model.moe.echo.weights != nn::EchoWeights::automatic) return plan;
   config::RunPlan keep = with_weights(plan, nn::EchoWeights::keep);
   if (plan.device != Device::cpu) return keep;
-  const Index needed = total(planned_bytes(keep, world.rank())) + HostStaging::bytes(plan.device);
+  const Index needed = total(planned_bytes(keep, world.rank())) + HostStaging::bytes(plan.device, plan.train.policy());
   if (lack_of_host_memory(world, needed, "", "").empty()) return keep;
   return with_weights(std::move(plan), nn::EchoWeights::redispatch);
 }

@@ -185,7 +185,7 @@ void OpRecorder::run(Exec& ex, const OpInfo& op, const Capture::Call& call) {
 void OpRecorder::note_last_writers() {
   for (const StateTensors tensors : {StateTensors::gradients, StateTensors::values_and_moments}) {
     for (const StatePiece& piece : updated_pieces(engine_.stage().params(), engine_.optimizers(), tensors))
-      for (const std::size_t writer : writers_of(piece.values))
+      for (const std::size_t writer : writers_of(piece.values.is_split() ? piece.values.low : piece.values.whole))
         ops_.last_writers[piece.slice.name].insert(ops_.ops[writer].key.op);
   }
 }

@@ -35,7 +35,7 @@ void for_each_replicated(Engine& engine, Use&& use) {
   }
 }
 
-std::uint64_t checksum_of(Exec& ex, HostStaging& staging, const Tensor& values) {
+std::uint64_t checksum_of(Exec& ex, HostStaging& staging, const MasterValues& values) {
   std::uint64_t sum = 0;
   const Index most = HostStaging::kBytes / size_of(values.dtype());
   for (Index at = 0; at < values.numel(); at += most) {
@@ -64,7 +64,7 @@ ReplicaSums replica_sums(Engine& engine, HostStaging& staging) {
   ReplicaSums sums;
   for_each_replicated(engine, [&](std::size_t at, const ParamBuffer& buffer, std::span<const int> ranks) {
     for (const Param& param : buffer.params()) {
-      const std::uint64_t sum = checksum_of(engine.exec(), staging, param.without_padding(param.master));
+      const std::uint64_t sum = checksum_of(engine.exec(), staging, param.masters_without_padding());
       sums.of_buffers.at(at) = hash_combine(sums.of_buffers.at(at), sum);
       sums.lines += str(text_of_ranks(ranks), ' ', param.name(), ' ', sum, '\n');
     }

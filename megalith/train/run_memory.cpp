@@ -8,6 +8,7 @@
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/library.h"
+#include "megalith/ops/masters.h"
 #include "megalith/train/clone_memory.h"
 #include "megalith/train/expert_rows.h"
 #include "megalith/train/gpu_memory.h"
@@ -102,7 +103,7 @@ Index RunMemory::fragmentation_bytes() const {
 void RunMemory::require_host_memory() const {
   const bool on_cpu = plan_.device == Device::cpu;
   const BytesByOwner bytes = planned_bytes();
-  const Index needed = (on_cpu ? total(bytes) : 0) + HostStaging::bytes(plan_.device);
+  const Index needed = (on_cpu ? total(bytes) : 0) + HostStaging::bytes(plan_.device, plan_.train.policy());
   const auto lack = [&](Index less, const std::string& advice) {
     return lack_of_host_memory(world_, needed - less, "[memory] the plan",
                                str("use a smaller train.micro_batch or model, or more ranks on more hosts", advice,
@@ -176,7 +177,7 @@ void RunMemory::initialise_trained(const ParamBuffer& params, Draw&& draw) {
   if (params.has_copy()) {
     ops::cast(*ex_, params.grads(), params.values());
     for (const OwnRange& range : params.own_ranges())
-      ops::copy(*ex_, range.of_whole(params.grads()), params.own_masters(range));
+      ops::write_masters(*ex_, range.of_whole(params.grads()), params.own_masters(range));
   } else {
     ops::copy(*ex_, params.grads(), params.values());
   }
@@ -195,9 +196,9 @@ void RunMemory::set_optimizer_state(const ops::OptimizerState& state) {
 
 void RunMemory::refresh_values() {
   for (const ParamBuffer& params : stage_.params().trained()) {
-    if (!params.has_copy()) continue;
+    if (!params.has_copy() || params.policy().splits_masters()) continue;  // then the masters were written with it
     for (const OwnRange& range : params.own_ranges())
-      ops::cast(*ex_, params.own_masters(range), range.of_whole(params.values()));
+      ops::cast(*ex_, params.own_masters(range).whole, range.of_whole(params.values()));
   }
   stage_.gather_all_params(*ex_);
 }
@@ -226,7 +227,7 @@ MemoryNames RunMemory::names() const {
       add_names(names, params, optimizer.m(), Part::moments, "first moment");
       add_names(names, params, optimizer.v(), Part::moments, "second moment", optimizer.second_moments());
     }
-    if (params.has_copy()) add_names(names, params, params.masters(), Part::parameters, "master value");
+    if (params.has_copy()) add_names(names, params, params.master_memory(), Part::parameters, "master value");
     add_names(names, params, params.values(), Part::parameters, "value");
   }
   return names;

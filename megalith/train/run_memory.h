@@ -89,8 +89,8 @@ class RunMemory {
   /// The state of the optimizer in addition to its moments. Waits for the device.
   ops::OptimizerState optimizer_state() { return read<ops::OptimizerState>(scalars_.optimizer_state); }
   void set_optimizer_state(const ops::OptimizerState& state);
-  /// Call it on all ranks after other code has written the master values: updates the values that layers read.
-  /// Collective if the optimizer is sharded.
+  /// Call it on all ranks after other code has written the master values: updates the values that layers read. Those of
+  /// split masters are a part of them, and change with them. Collective if the optimizer is sharded.
   void refresh_values();
   /// A structure in device memory. Waits for the device.
   template <class T>

@@ -219,7 +219,7 @@ std::uint64_t Saver::bytes_of_shards() {
   constexpr std::uint64_t kNames = 3;      // how often a name is written
   std::uint64_t bytes = 0;
   for (const StatePiece& piece : owned())
-    bytes += static_cast<std::uint64_t>(piece.values.bytes()) + kOfPiece + kNames * piece.slice.name.size();
+    bytes += static_cast<std::uint64_t>(piece.values.whole_bytes()) + kOfPiece + kNames * piece.slice.name.size();
   if (bytes > 0) bytes += kRestOfFile + bytes / kBytesPerChecksum;
   comm::all_reduce(host_, engine_.world().all(), Tensor(&bytes, {1}, DType::u64), comm::Reduce::sum).wait(host_);
   return bytes;

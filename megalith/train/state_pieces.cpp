@@ -1,6 +1,7 @@
 #include "megalith/train/state_pieces.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
 #include "megalith/checkpoint/box.h"
@@ -11,9 +12,8 @@ namespace {
 /// A flat tensor over all elements of a buffer, or over those of some ranges.
 struct FlatTensor {
   std::string_view prefix;
-  Tensor flat;
   const std::vector<OwnRange>* ranges;
-  bool is_whole = false;
+  std::function<MasterValues(const OwnRange&)> part;  ///< its elements of a part of one of the ranges
 };
 
 /// Appends the elements of a parameter that lie in a range, box by box.
@@ -22,13 +22,13 @@ void add_range(const Param& param, const OwnRange& range, const FlatTensor& tens
   const Index begin = std::max(param.offset, range.in_whole);
   const Index end = std::min(param.offset + slice.local.numel(), range.in_whole + range.count);
   if (begin >= end) return;
-  Index offset = begin + (tensor.is_whole ? 0 : range.in_own - range.in_whole);
+  OwnRange next{begin, begin + range.in_own - range.in_whole, 0};
   for (const checkpoint::Box& box : checkpoint::boxes_of_range(slice.local, begin - param.offset, end - param.offset)) {
-    StatePiece piece{checkpoint::slice_of(slice, box), tensor.flat.rows(offset, box.shape.numel())};
+    next.count = box.shape.numel();
+    StatePiece& piece = pieces.emplace_back(checkpoint::slice_of(slice, box), tensor.part(next));
     piece.slice.name.insert(0, tensor.prefix);
-    piece.values = piece.values.reshaped(box.shape);
-    pieces.push_back(std::move(piece));
-    offset += box.shape.numel();
+    next.in_whole += next.count;
+    next.in_own += next.count;
   }
 }
 
@@ -38,15 +38,26 @@ std::vector<StatePiece> pieces_of(const ParamSet& params, const std::deque<optim
   std::vector<StatePiece> pieces;
   std::size_t index = 0;
   for (const ParamBuffer& buffer : params.buffers()) {
-    std::vector<FlatTensor> tensors = {{"", buffer.masters(), &buffer.own_ranges(), !buffer.has_copy()}};
+    const auto of_own = [](const Tensor& flat) {
+      return [&flat](const OwnRange& range) { return MasterValues{.whole = range.of_own(flat)}; };
+    };
+    const auto masters = [&buffer](const OwnRange& range) {
+      MasterValues own = buffer.own_masters(range);
+      if (!own.is_split()) own.copy = {};
+      return own;
+    };
+    const auto gradients = [&buffer](const OwnRange& range) {
+      return MasterValues{.whole = range.of_whole(buffer.grads())};
+    };
+    std::vector<FlatTensor> tensors = {{"", &buffer.own_ranges(), masters}};
     if (which == StateTensors::gradients) {
       tensors.clear();
-      if (buffer.has_gradients()) tensors.push_back({kGradientOf, buffer.grads(), &buffer.own_ranges(), true});
+      if (buffer.has_gradients()) tensors.push_back({kGradientOf, &buffer.own_ranges(), gradients});
     } else if (buffer.has_gradients()) {
       const optim::Optimizer& optimizer = optimizers[index++];
       if (which == StateTensors::values_and_moments) {
-        tensors.push_back({kFirstMoment, optimizer.m(), &buffer.own_ranges()});
-        tensors.push_back({kSecondMoment, optimizer.v(), &optimizer.second_moments()});
+        tensors.push_back({kFirstMoment, &buffer.own_ranges(), of_own(optimizer.m())});
+        tensors.push_back({kSecondMoment, &optimizer.second_moments(), of_own(optimizer.v())});
       }
     }
     // The coordinates 0 own all that is on a grid.

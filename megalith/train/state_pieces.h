@@ -11,7 +11,8 @@ namespace megalith::train {
 /// A part of the training state: a box of a global tensor that is contiguous in this rank's memory.
 struct StatePiece {
   TensorSlice slice;
-  Tensor values;  ///< on the device, in the shape of slice.local
+  /// On the device, flat: masters in either form, without a copy that follows from them; of any other tensor `whole`.
+  MasterValues values;
 };
 
 /// Names of a parameter's moments: one of these prefixes, then the parameter's name.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "megalith/checkpoint/box.h"
+#include "megalith/ops/masters.h"
 
 namespace megalith::train {
 namespace {
@@ -72,8 +73,11 @@ double band_of(ValueKind kind, Index step, const VerifyBands& bands) {
 
 void StepValues::put_piece(const StatePiece& piece) {
   std::vector<double> values(static_cast<std::size_t>(piece.values.numel()));
-  dispatch_float(piece.values.dtype(), "StepValues", [&]<class T>() {
-    const T* const from = piece.values.data<T>();
+  Exec host;
+  Buffer memory;
+  const Tensor there = ops::readable(host, piece.values, memory);
+  dispatch_float(there.dtype(), "StepValues", [&]<class T>() {
+    const T* const from = there.data<T>();
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = converted<double>(from[i]);
   });
   const std::lock_guard lock(mutex_);

@@ -23,7 +23,7 @@ inline ModelValues values_of(const model::ModelConfig& config, const ParamSet& p
             for (const ParamBuffer& buffer : params.buffers()) {
               for (const Param& param : buffer.params())
                 if (param.name() == slice.name)
-                  std::memcpy(values.raw(), param.master.raw(), static_cast<std::size_t>(values.bytes()));
+                  std::memcpy(values.raw(), param.masters.whole.raw(), static_cast<std::size_t>(values.bytes()));
             }
           }};
 }

@@ -69,7 +69,7 @@ void with_model(Use&& use, Index seq_len = 6, model::ModelConfig config = {}) {
     Exec ex;
     for (Param& param : model.params().dense().params()) {
       param.spec.init_std *= 20;  // else all logits are alike
-      ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.master, 7);
+      ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.masters.whole, 7);
     }
     use(model);
   });

@@ -8,6 +8,7 @@
 #include "megalith/ops/embedding.h"
 #include "megalith/ops/norm.h"
 
+#include "tests/support/split_masters.h"
 #include "tests/support/twin.h"
 
 namespace megalith::ops {
@@ -276,21 +277,21 @@ TEST_F(GpuLarge, AdamW) {
   const Tensor verdict = structure(StepVerdict{.apply = 1, .factor = 0.5, .learning_rate = 1e-3, .update = 1});
   const auto part = [&](const Tensor& tensor) { return copied(tail(tensor, tensor.dim(0) == n ? last : kTail)); };
   const auto run = [&](const Tensor& w, const Tensor& g, const Tensor& d) {
-    const std::array out = {w, filled(w.shape(), 0.25, DType::f32), filled(w.shape(), 0.5, DType::f32),
-                            empty(w.shape())};
-    adamw(ex(), {.value = w,
+    const MasterValues masters = support::split_of(ex(), w);
+    const std::array out = {masters.copy, filled(w.shape(), 0.25, DType::f32), filled(w.shape(), 0.5, DType::f32), w};
+    adamw(ex(), {.masters = masters,
                  .m = out[1],
                  .v = out[2],
-                 .copy = out[3],
                  .grad = g,
                  .decays = d,
                  .verdict = verdict,
                  .weight_decay = 0.1});
+    read_masters(ex(), masters, w);
     return out;
   };
   const auto few = run(part(value), part(grad), tail(decays));
   const auto all = run(value, grad, decays);
-  constexpr std::array kNames = {"the last values", "m", "v", "copies"};
+  constexpr std::array kNames = {"the last copies", "m", "v", "masters"};
   for (std::size_t i = 0; i < all.size(); ++i) expect_same_bytes(tail(all[i], last), few[i], kNames[i]);
 }
 

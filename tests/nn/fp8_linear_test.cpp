@@ -27,8 +27,8 @@ struct Fp8Layers {
     Exec ex;
     for (ParamBuffer& buffer : params.buffers()) {
       for (Param& param : buffer.params()) {
-        ops::initialise(ex, {param.spec.slice, Init::normal, 0.1}, param.master, 99);
-        ops::cast(ex, param.master, param.value);
+        ops::initialise(ex, {param.spec.slice, Init::normal, 0.1}, param.grad, 99);
+        ops::cast(ex, param.grad, param.value);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include "megalith/ops/muon.h"
 
 #include "tests/ops/device_cases.h"
+#include "tests/support/split_masters.h"
 
 namespace megalith::ops {
 namespace {
@@ -16,7 +17,7 @@ TEST_P(DeviceOps, MuonMomentumAndUpdate) {
   for (const Index n : {Index{0}, Index{1}, Index{65}, Index{20001}, Index{20004}}) {
     SCOPED_TRACE(n);
     const Twin grad = t().in_f32({n}, 1), m = t().in_f32({n}, 2), value = t().in_f32({n}, 3);
-    const Tensor copy = has_copy ? t().tested().tensor({n}, t().dtype()) : Tensor();
+    const MasterValues masters = support::masters_for(t().tested(), t().dtype(), value.tested);
     std::vector<std::uint8_t> flags(static_cast<std::size_t>(ceil_div(n, kDecayGroup)));
     for (std::size_t i = 0; i < flags.size(); ++i) flags[i] = i % 3 != 0;
     const Twin decays = t().bytes_of(flags.data(), {static_cast<Index>(flags.size())}, DType::u8);
@@ -24,13 +25,13 @@ TEST_P(DeviceOps, MuonMomentumAndUpdate) {
       const Twin verdict = t().structure(StepVerdict{.apply = apply, .factor = 0.5, .learning_rate = 0.01});
       t().run([&](Exec& ex) {
         muon_momentum(ex, {.grad = grad.on(ex), .m = m.on(ex), .verdict = verdict.on(ex), .momentum = 0.9});
-        muon_update(ex, {.value = value.on(ex),
-                         .copy = &ex == &t().oracle() ? Tensor() : copy,
+        muon_update(ex, {.masters = &ex == &t().oracle() ? MasterValues{.whole = value.oracle} : masters,
                          .update = grad.on(ex),
                          .decays = decays.on(ex),
                          .verdict = verdict.on(ex),
                          .weight_decay = 0.1});
       });
+      if (masters.is_split()) read_masters(t().tested(), masters, value.tested);
     };
     const auto state = [&] { return std::array{t().read(grad.tested), t().read(m.tested), t().read(value.tested)}; };
     const auto before = state();
@@ -41,7 +42,7 @@ TEST_P(DeviceOps, MuonMomentumAndUpdate) {
     expect_close(m, "m", 2e-6);
     expect_close(value, "value", 2e-6);
     if (has_copy) {
-      EXPECT_EQ(t().read(copy), t().rounded(t().read(value.tested))) << "the copy is the rounded value";
+      EXPECT_EQ(t().read(masters.copy), t().rounded(t().read(value.tested))) << "the copy is the rounded value";
     }
     t().release();
   }

@@ -12,6 +12,7 @@
 #include "megalith/ops/step_end.h"
 
 #include "tests/ops/device_cases.h"
+#include "tests/support/split_masters.h"
 
 // Tables and losses, and what ends a step.
 namespace megalith::ops {
@@ -161,7 +162,7 @@ TEST_P(DeviceOps, AdamW) {
   for (const Index n : kCounts) {
     SCOPED_TRACE(n);
     const Twin w = t().in_f32({n}, 1), m = t().in_f32({n}, 2), v = t().positive_f32({n}, 3), grad = t().in_f32({n}, 4);
-    const Tensor copy = has_copy ? t().tested().tensor({n}, t().dtype()) : Tensor();
+    const MasterValues masters = support::masters_for(t().tested(), t().dtype(), w.tested);
     std::vector<std::uint8_t> flags(static_cast<std::size_t>(ceil_div(n, kDecayGroup)));
     for (std::size_t i = 0; i < flags.size(); ++i) flags[i] = i % 3 != 0;
     const Twin decays = t().bytes_of(flags.data(), {static_cast<Index>(flags.size())}, DType::u8);
@@ -169,10 +170,9 @@ TEST_P(DeviceOps, AdamW) {
       const Twin verdict =
           t().structure(StepVerdict{.apply = apply, .factor = 0.5, .learning_rate = 0.01, .update = 7});
       t().run([&](Exec& ex) {
-        adamw(ex, {.value = w.on(ex),
+        adamw(ex, {.masters = &ex == &t().oracle() ? MasterValues{.whole = w.oracle} : masters,
                    .m = m.on(ex),
                    .v = v.on(ex),
-                   .copy = &ex == &t().oracle() ? Tensor() : copy,
                    .grad = grad.on(ex),
                    .decays = decays.on(ex),
                    .verdict = verdict.on(ex),
@@ -181,6 +181,7 @@ TEST_P(DeviceOps, AdamW) {
                    .eps = 1e-6,
                    .weight_decay = 0.1});
       });
+      if (masters.is_split()) read_masters(t().tested(), masters, w.tested);
     };
     const auto state = [&] { return std::array{t().read(w.tested), t().read(m.tested), t().read(v.tested)}; };
     const auto before = state();
@@ -191,7 +192,7 @@ TEST_P(DeviceOps, AdamW) {
     expect_close(m, "m", 2e-6);
     expect_close(v, "v", 2e-6);
     if (has_copy) {
-      EXPECT_EQ(t().read(copy), t().rounded(t().read(w.tested))) << "the copy is the rounded value";
+      EXPECT_EQ(t().read(masters.copy), t().rounded(t().read(w.tested))) << "the copy is the rounded value";
     }
     t().release();
   }
@@ -232,11 +233,12 @@ TEST_P(DeviceOps, AdamWWithRoundedMoments) {
                  v = t().bytes_of(halves.data(), {n}, DType::bf16), table = t().structure(params),
                  groups = t().bytes_of(of_groups.data(), {std::ssize(of_groups)}, DType::i32),
                  decays = t().bytes_of(flags.data(), {std::ssize(flags)}, DType::u8);
+      const MasterValues masters = support::masters_for(t().tested(), t().dtype(), w.tested);
       for (const std::int64_t apply : {0, 1}) {
         const Twin verdict =
             t().structure(StepVerdict{.apply = apply, .factor = 0.5, .learning_rate = 0.01, .update = 7});
         t().run([&](Exec& ex) {
-          adamw(ex, {.value = w.on(ex),
+          adamw(ex, {.masters = &ex == &t().oracle() ? MasterValues{.whole = w.oracle} : masters,
                      .m = m.on(ex),
                      .v = v.on(ex),
                      .rounding = {.params = table.on(ex), .param_of = groups.on(ex), .first = kFirstElement},
@@ -252,6 +254,7 @@ TEST_P(DeviceOps, AdamWWithRoundedMoments) {
           EXPECT_EQ(differing_bits(t().tested(), m) + differing_bits(t().tested(), v), 0) << "of a refused step";
         }
       }
+      if (masters.is_split()) read_masters(t().tested(), masters, w.tested);
       expect_close(w, "w", 2e-6);
       // Some f32 sums lie on the other side of a border of the rounding than f64 sums. Other words would change half.
       EXPECT_LE(differing_bits(t().tested(), m), 1 + n / 1000);

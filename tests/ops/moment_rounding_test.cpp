@@ -99,7 +99,7 @@ TEST_P(RoundedMoments, AreThoseOfLoops) {
   const Tensor tw = put({n}, w), tm = put({n}, m, DType::bf16), tv = put({n}, v, DType::bf16);
   for (Index i = 0; i < n; ++i) tv.data<bfloat16>()[i].bits &= 0x7fffu;
   const Values old_m = values_of(tm), old_v = values_of(tv);
-  AdamW args{.value = tw,
+  AdamW args{.masters = {.whole = tw},
              .m = tm,
              .v = tv,
              .rounding = {.params = put_table(two.table),
@@ -149,7 +149,7 @@ TEST_P(RoundedMoments, AShardHasTheBitsOfTheWhole) {
       const StepVerdict verdict{.apply = 1, .factor = 1, .learning_rate = 0.01, .update = update};
       const Tensor put_verdict = put_bytes(std::vector{verdict}, {Index{sizeof(StepVerdict)}}, DType::u8);
       for (Index begin = 0, count = n / shards; begin < n; begin += count) {
-        adamw(ex_, {.value = w.rows(begin, count),
+        adamw(ex_, {.masters = {.whole = w.rows(begin, count)},
                     .m = m.rows(begin, count),
                     .v = v.rows(begin, count),
                     .rounding = {.params = table,
@@ -179,7 +179,7 @@ TEST_P(RoundedMoments, HaveTheSameBitsForAnyTeam) {
   expect_same_bits_for_any_team([&] {
     const Tensor w = put({n}, Values(n, 0.5)), m = put({n}, Values(n, 0.25), DType::bf16),
                  v = put({n}, Values(n, 0.125), DType::bf16);
-    adamw(ex_, {.value = w,
+    adamw(ex_, {.masters = {.whole = w},
                 .m = m,
                 .v = v,
                 .rounding = {.params = table, .param_of = of_groups},
@@ -198,7 +198,7 @@ TEST_P(RoundedMoments, NameTheArgumentThatDoesNotFit) {
                of_groups = put_bytes(std::vector<std::int32_t>{0}, {1}, DType::i32),
                verdict = put_bytes(std::vector<StepVerdict>{{}}, {Index{sizeof(StepVerdict)}}, DType::u8);
   EXPECT_EQ(error_text([&] {
-              adamw(ex_, {.value = w,
+              adamw(ex_, {.masters = {.whole = w},
                           .m = m,
                           .v = w,
                           .rounding = {table, of_groups},
@@ -208,7 +208,7 @@ TEST_P(RoundedMoments, NameTheArgumentThatDoesNotFit) {
             }),
             str("[adamw.v] dtype = ", name_of(dtype()), ": must be bf16"));
   EXPECT_EQ(error_text([&] {
-              adamw(ex_, {.value = w,
+              adamw(ex_, {.masters = {.whole = w},
                           .m = m,
                           .v = m,
                           .rounding = {table, Tensor(nullptr, {2}, DType::i32)},

@@ -119,7 +119,7 @@ inline void small_step(Exec& ex, const SmallModel& model) {
   sum_of_squares(ex, model.qkv_grad, squares);
   add_up(ex, squares.reshaped({squares.numel()}), model.squares);
   const auto flat = [](const Tensor& t) { return t.reshaped({t.numel()}); };
-  adamw(ex, {.value = flat(model.qkv_weight),
+  adamw(ex, {.masters = {.whole = flat(model.qkv_weight)},
              .m = flat(model.m),
              .v = flat(model.v),
              .grad = flat(model.qkv_grad),

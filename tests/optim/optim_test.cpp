@@ -6,6 +6,7 @@
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/init.h"
+#include "megalith/ops/masters.h"
 #include "megalith/optim/optim_config.h"
 #include "megalith/optim/optimizer.h"
 
@@ -153,7 +154,7 @@ struct OneParam {
     params.allocate(ledger);
     optimizer.allocate(ex, ledger);
     ops::initialise(ex, {params.params()[0].spec.slice, params.params()[0].spec.init, params.params()[0].spec.init_std},
-                    params.params()[0].master, 0);
+                    params.params()[0].masters.whole, 0);
   }
   double after(std::initializer_list<double> gradients, std::int32_t apply = 1) {
     ops::StepVerdict verdict{.apply = apply, .learning_rate = 1e-3};
@@ -255,15 +256,16 @@ Updated update(const comm::Group& dp, Sharding sharding) {
   for (const Param& param : params.params())
     ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.grad, 5);
   for (const OwnRange& range : params.own_ranges())
-    ops::copy(ex, range.of_whole(params.grads()), params.own_masters(range));
+    ops::write_masters(ex, range.of_whole(params.grads()), params.own_masters(range));
   Updated updated;
   optimizer.sum_of_squares(ex, Tensor(updated.sum_squares.data(), {2}, DType::f64));
   ops::StepVerdict verdict{.apply = 1, .learning_rate = 1e-2};
   for (; verdict.update < 3; ++verdict.update) optimizer.step(ex, Tensor(&verdict, {sizeof(verdict)}, DType::u8));
   for (std::vector<double>& whole : updated.state) whole.assign(static_cast<std::size_t>(params.numel()), std::nan(""));
+  Buffer memory;
   for (const OwnRange& range : params.own_ranges()) {
-    const Tensor own[] = {params.own_masters(range), range.of_whole(params.values()), range.of_own(optimizer.m()),
-                          range.of_own(optimizer.v())};
+    const Tensor own[] = {ops::readable(ex, params.own_masters(range), memory), range.of_whole(params.values()),
+                          range.of_own(optimizer.m()), range.of_own(optimizer.v())};
     for (std::size_t i = 0; i < updated.state.size(); ++i)
       ops::cast(ex, own[i], Tensor(updated.state[i].data() + range.in_whole, {range.count}, DType::f64));
   }
@@ -319,6 +321,53 @@ TEST(Optimizer, ShardsHaveTheBitsOfTheWhole) {
       }
       EXPECT_EQ(kRanks * own, got.size()) << "state " << i;
       EXPECT_EQ(equal, own) << "state " << i;
+    }
+  });
+}
+
+/// The masters after 50 updates by gradients of many sizes, of the elements that this rank updates.
+std::vector<double> masters_after(const comm::Group& dp, Sharding sharding, const Policy& policy, MomentType moments) {
+  ParamBuffer params({{TensorSlice::whole("weight", {70000}), {70000}, Init::normal, 0.02, Decay::yes},
+                      {TensorSlice::whole("bias", {77}), {77}, Init::ones, 0, Decay::no}},
+                     policy, {.bucket_elements = 1, .shards = dp.size(), .own = dp.rank(), .sharding = sharding});
+  Optimizer optimizer({.moments = moments}, params, dp, comm::dry_world(0, 1)->all(), 3);
+  MemoryLedger ledger(Device::cpu);
+  Exec ex;
+  params.allocate(ledger);
+  optimizer.allocate(ex, ledger);
+  for (const Param& param : params.params())
+    ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.grad, 5);
+  for (const OwnRange& range : params.own_ranges())
+    ops::write_masters(ex, range.of_whole(params.grads()), params.own_masters(range));
+  ops::StepVerdict verdict{.apply = 1, .learning_rate = 1e-3};
+  for (; verdict.update < 50; ++verdict.update) {
+    const RandomSite site{.seed = 8, .step = static_cast<std::uint32_t>(verdict.update)};
+    for (const Param& param : params.params())
+      for (Index i = 0; i < param.grad.numel(); ++i)
+        param.grad.data<float>()[i] = static_cast<float>(site.normal(static_cast<std::uint64_t>(i)));
+    optimizer.step(ex, Tensor(&verdict, {sizeof(verdict)}, DType::u8));
+  }
+  std::vector<double> masters;
+  Buffer memory;
+  for (const OwnRange& range : params.own_ranges()) {
+    const std::span<const float> values = ops::readable(ex, params.own_masters(range), memory).span<float>();
+    masters.insert(masters.end(), values.begin(), values.end());
+    if (!params.has_copy()) continue;
+    const std::span<const bfloat16> copies = range.of_whole(params.values()).span<bfloat16>();
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(copies[i].bits, bfloat16(values[i]).bits) << i;
+  }
+  return masters;
+}
+
+TEST(Optimizer, SplitMastersHaveTheBitsOfWholeOnes) {
+  comm::run_ranks(2, [](comm::World& world) {
+    for (const Sharding sharding : {Sharding::none, Sharding::optimizer}) {
+      for (const MomentType moments : {MomentType::f32, MomentType::bf16}) {
+        SCOPED_TRACE(::testing::Message()
+                     << "sharding " << static_cast<int>(sharding) << ", moments " << static_cast<int>(moments));
+        EXPECT_TRUE(masters_after(world.all(), sharding, {DType::f32, DType::bf16}, moments) ==
+                    masters_after(world.all(), sharding, {DType::f32, DType::f32}, moments));
+      }
     }
   });
 }

@@ -160,14 +160,30 @@ TEST(ParamBuffer, AShardedOptimizerHoldsItsOwnMasters) {
     MemoryLedger ledger(Device::cpu);
     params.allocate(ledger);
     EXPECT_EQ(ledger.by_owner(), params.bytes());
-    EXPECT_EQ(static_cast<bool>(params.at("table").master), !params.has_copy() || sharding == Sharding::none);
+    EXPECT_EQ(static_cast<bool>(params.at("table").masters), !params.has_copy() || sharding == Sharding::none);
+    const std::uint64_t* carries = nullptr;  // of the first of own_numel() elements
+    for (const OwnRange& range : params.own_ranges()) {
+      const MasterValues own = params.own_masters(range);
+      EXPECT_EQ(own.numel(), range.count);
+      EXPECT_EQ(own.is_split(), policy.splits_masters());
+      if (!own.is_split()) continue;
+      const std::uint64_t* const first = own.carries.data<std::uint64_t>() - range.in_own / MasterValues::kCarries;
+      if (carries == nullptr) carries = first;
+      EXPECT_EQ(first, carries) << "no two elements share a carry";
+      EXPECT_EQ(own.first_carry, 0);
+      EXPECT_EQ(own.copy.raw(), range.of_whole(params.values()).raw());
+    }
     return params.bytes();
   };
-  const Policy mixed{DType::f32, DType::bf16}, plain{DType::f32, DType::f32};
+  const Policy mixed{DType::f32, DType::bf16}, half{DType::f32, DType::f16}, plain{DType::f32, DType::f32};
   const BytesByOwner whole = bytes(mixed, Sharding::none), sharded = bytes(mixed, Sharding::optimizer);
   EXPECT_EQ(4 * sharded.at("parameters"), whole.at("parameters"));
   EXPECT_EQ(sharded.at("parameter copies"), whole.at("parameter copies"));
   EXPECT_EQ(sharded.at("gradients"), whole.at("gradients"));
+  // Two bytes and a bit that copies in bf16 lack; masters in f32 beside copies in f16.
+  EXPECT_EQ(16 * whole.at("parameters"), 17 * whole.at("parameter copies"));
+  EXPECT_EQ(bytes(half, Sharding::none).at("parameters"), 2 * whole.at("parameter copies"));
+  EXPECT_EQ(4 * bytes(half, Sharding::optimizer).at("parameters"), 2 * whole.at("parameter copies"));
   EXPECT_EQ(bytes(plain, Sharding::optimizer), bytes(plain, Sharding::none));  // layers read the masters
 }
 

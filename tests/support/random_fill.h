@@ -21,7 +21,7 @@ inline void fill_params(ParamBuffer& params, double std = 0.3) {
     const bool norm_gain = param.spec.init == Init::ones;
     param.spec.init = Init::normal;
     param.spec.init_std = std;
-    ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.master, 99);
+    ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.masters.whole, 99);
     if (!norm_gain) continue;
     dispatch_wide(param.value.dtype(), "fill_params", [&]<class T>() {
       for (T& value : param.value.span<T>()) value += T{1};

@@ -29,9 +29,14 @@ LongRun trained(const config::RunPlan& plan) {
       const auto* begin = static_cast<const std::byte*>(data);
       state.insert(state.end(), begin, begin + bytes);
     };
+    const ParamBuffer& params = engine.stage().params().dense();
     for (const Tensor& tensor :
-         {engine.optimizers().front().m(), engine.optimizers().front().v(), engine.stage().params().dense().masters()})
+         {engine.optimizers().front().m(), engine.optimizers().front().v(), params.master_memory()})
       add(tensor.raw(), tensor.bytes());
+    for (const OwnRange& range : params.own_ranges()) {  // the other halves of masters
+      const Tensor copies = range.of_whole(params.values());
+      add(copies.raw(), copies.bytes());
+    }
     const ops::OptimizerState scalars = engine.optimizer_state();
     add(&scalars, sizeof scalars);
     EXPECT_EQ(engine.captured_graphs().stats.graphs > 0, plan.graphs.mode != GraphMode::none);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/masters.h"
 #include "megalith/train/state_pieces.h"
 
 #include "tests/io/temp_dir.h"
@@ -56,7 +57,7 @@ struct MomentsRun : RunRecord {
     support::put_params(parameters, engine.stage(), false);
     for (const train::StatePiece& piece :
          train::updated_pieces(engine.stage().params(), engine.optimizers(), train::StateTensors::values_and_moments)) {
-      if (piece.slice.name.starts_with("optimizer.")) moments.put(piece.slice, piece.values);
+      if (piece.slice.name.starts_with("optimizer.")) moments.put(piece.slice, piece.values.whole);
     }
   }
 };
@@ -168,9 +169,10 @@ struct ResumedMoments {
       train::Engine engine(world, plan);
       engine.allocate();
       const train::Resumed resumed = train::Saver(engine, plan, {1, 2}, *fs, folder).resume().value();
+      Buffer memory;
       for (const train::StatePiece& piece :
            train::updated_pieces(engine.stage().params(), engine.optimizers(), train::StateTensors::values_and_moments))
-        state.put(piece.slice, piece.values);
+        state.put(piece.slice, ops::readable(engine.exec(), piece.values, memory));
       if (world.rank() == 0) warnings = resumed.warnings;
     });
   }

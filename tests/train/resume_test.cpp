@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <span>
@@ -8,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/io/fault_fs.h"
 #include "megalith/io/retrying_fs.h"
+#include "megalith/ops/masters.h"
 #include "megalith/train/saver.h"
 
 #include "tests/io/temp_dir.h"
@@ -155,14 +157,43 @@ TEST(Engine, ValuesThatAreWrittenLaterBeginAsZeros) {
     const auto sum = [](train::Engine& engine) {
       double total = 0;
       for (const Param& param : engine.stage().params().dense().params()) {
-        const float* const values = param.master.data<float>();
-        for (Index i = 0; i < param.master.numel(); ++i) total += std::abs(values[i]);
+        Buffer memory;
+        for (const float value : ops::readable(engine.exec(), param.masters, memory).span<float>())
+          total += std::abs(value);
       }
       return total;
     };
     EXPECT_GT(sum(drawn), 0);
     EXPECT_EQ(sum(zeros), 0);
   });
+}
+
+// Of any form in memory: the same files, and old ones are read.
+TEST(Saver, CheckpointsHoldMastersInF32) {
+  const config::RunPlan plan = support::small_plan({.dp = 2, .sharding = Sharding::optimizer}, "bf16", kSteps);
+  const TempDir dir;
+  const std::shared_ptr<io::Fs> fs = io::posix_fs();
+  std::atomic<bool> has_more_bits = false;
+  comm::run_ranks(2, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    engine.step(support::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
+    train::Saver(engine, plan, {1, 2}, *fs, dir.path()).save({1, plan.train.global_batch});
+    checkpoint::CheckpointReader reader(*fs, dir / "step_00000001");
+    Buffer memory;
+    for (const train::StatePiece& piece :
+         train::updated_pieces(engine.stage().params(), engine.optimizers(), train::StateTensors::values)) {
+      ASSERT_EQ(reader.manifest().find(piece.slice.name)->dtype, DType::f32) << piece.slice.name;
+      std::vector<float> saved(static_cast<std::size_t>(piece.values.numel()));
+      reader.read(piece.slice, Tensor(saved.data(), piece.slice.local, DType::f32));
+      const std::span<const float> held = ops::readable(engine.exec(), piece.values, memory).span<float>();
+      EXPECT_TRUE(std::ranges::equal(saved, held.first(saved.size()))) << piece.slice.name;
+      const bool is_exact =
+          std::ranges::all_of(saved, [](float value) { return value == static_cast<float>(bfloat16(value)); });
+      if (!is_exact) has_more_bits = true;
+    }
+  });
+  EXPECT_TRUE(has_more_bits) << "than copies have";
 }
 
 /// A run that saved steps 2 and 4, resumed.

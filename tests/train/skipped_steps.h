@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/masters.h"
 
 #include "tests/support/twin.h"
 #include "tests/train/graph_ways.h"
@@ -25,6 +26,10 @@ inline Bytes bytes_of(Exec& ex, const Tensor& tensor) {
   ex.copy(bytes.data(), tensor.raw(), tensor.bytes());
   ex.synchronize();
   return bytes;
+}
+inline Bytes bytes_of(Exec& ex, const MasterValues& masters) {
+  Buffer memory;
+  return bytes_of(ex, ops::readable(ex, masters, memory));
 }
 
 /// All that a skipped step must leave as it was: masters, moments, what rules update, copies. Where the optimizer is
@@ -46,8 +51,24 @@ inline bool all_finite(Exec& ex, const Tensor& tensor) {
   return std::ranges::all_of(values_on(ex, tensor), [](double value) { return std::isfinite(value); });
 }
 
-/// How a rank's step is made to overflow: by the copies that its layers read, which refresh_values() mends, or by its
-/// own loss scale.
+/// What layers read, of all buffers.
+inline std::vector<Bytes> read_values(train::Engine& engine) {
+  std::vector<Bytes> values;
+  for (const ParamBuffer& params : engine.stage().params().buffers())
+    values.push_back(bytes_of(engine.exec(), params.values()));
+  return values;
+}
+inline void write_values(train::Engine& engine, const std::vector<Bytes>& values) {
+  auto next = values.begin();
+  for (const ParamBuffer& params : engine.stage().params().buffers()) {
+    engine.exec().copy(params.values().raw(), next->data(), params.values().bytes());
+    ++next;
+  }
+  engine.exec().synchronize();
+}
+
+/// How a rank's step is made to overflow: by the copies that its layers read, which write_values() mends (in fp16
+/// refresh_values(), too), or by its own loss scale.
 using Break = void (*)(train::Engine&);
 
 /// Nothing of the forward pass overflows: embeddings are 0, and so is what the first norm multiplies by its gain. On
@@ -166,6 +187,7 @@ inline std::vector<Kept> run_past(RunRanks run_ranks, const config::RunPlan& pla
       const ops::OptimizerState state = engine.optimizer_state();
       const bool is_bad = broken && world.rank() == broken->rank;
       if (broken) {
+        const std::vector<Bytes> values = read_values(engine);
         if (is_bad) broken->how(engine);
         const std::vector<Bytes> before = kept_state(engine);
         const train::StepReport report = engine.step(source, progress, train::Stop::no);
@@ -173,6 +195,7 @@ inline std::vector<Kept> run_past(RunRanks run_ranks, const config::RunPlan& pla
         EXPECT_FALSE(report.finite);
         EXPECT_EQ(report.learning_rate, 0);
         EXPECT_TRUE(kept_state(engine) == before);
+        write_values(engine, values);  // of bf16 masters, too
         const ops::OptimizerState after = engine.optimizer_state();
         EXPECT_EQ(after.updates, state.updates);
         if (!is_bad || !broken->loses_scale) {

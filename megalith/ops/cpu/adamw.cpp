@@ -4,6 +4,7 @@
 
 #include "megalith/ops/adamw_kernels.h"
 #include "megalith/ops/cpu/kernels.h"
+#include "megalith/ops/cpu/master_blocks.h"
 #include "megalith/ops/cpu/parallel.h"
 #include "megalith/ops/init_kernels.h"
 
@@ -11,9 +12,10 @@ namespace megalith::ops::cpu {
 namespace {
 
 /// Elements [begin, end) of an op, of groups that decay alike: parameter by parameter, and run by run of their global
-/// elements.
+/// elements. `masters`: their values.
 template <class T>
-void update_rounded(const AdamW& args, Index begin, Index end, const AdamWFactors<T>& factors, std::int64_t update) {
+void update_rounded(const AdamW& args, T* masters, Index begin, Index end, const AdamWFactors<T>& factors,
+                    std::int64_t update) {
   const auto* const params = static_cast<const RoundedParam*>(args.rounding.params.raw());
   const std::int32_t* const param_of = args.rounding.param_of.data<std::int32_t>();
   for (Index at = begin; at < end;) {
@@ -25,7 +27,7 @@ void update_rounded(const AdamW& args, Index begin, Index end, const AdamWFactor
     while (at < stop) {
       const Index in_param = args.rounding.first + at - param.begin,
                   count = std::min(stop - at, param.run - in_param % param.run);
-      kernels<T>().optimizer.adamw_bf16({.w = args.value.data<T>() + at,
+      kernels<T>().optimizer.adamw_bf16({.w = masters + (at - begin),
                                          .m = args.m.data<bfloat16>() + at,
                                          .v = args.v.data<bfloat16>() + at,
                                          .grad = args.grad.data<T>() + at},
@@ -39,7 +41,7 @@ void update_rounded(const AdamW& args, Index begin, Index end, const AdamWFactor
 }  // namespace
 
 void adamw(const AdamW& args) {
-  dispatch_wide(args.value.dtype(), "adamw", [&]<class T>() {
+  dispatch_wide(args.masters.dtype(), "adamw", [&]<class T>() {
     StepVerdict verdict;
     std::memcpy(&verdict, args.verdict.raw(), sizeof verdict);
     if (verdict.apply == 0) return;
@@ -59,8 +61,8 @@ void adamw(const AdamW& args) {
     decaying.decay = static_cast<T>(verdict.learning_rate * args.weight_decay);
     const bool is_rounded = args.m.dtype() == DType::bf16;
     const std::uint8_t* decays = args.decays.data<std::uint8_t>();
-    const Index n = args.value.numel();
-    static_assert(kPiece % kDecayGroup == 0);
+    const Index n = args.m.numel();
+    static_assert(kPiece % kDecayGroup == 0 && kMasterBlock % kDecayGroup == 0);
     parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
       const Index end = begin + count;
       for (Index at = begin; at < end;) {  // neighbouring groups that decay alike
@@ -68,15 +70,17 @@ void adamw(const AdamW& args) {
         Index stop = at;
         while (stop < end && decays[stop / kDecayGroup] == decay) stop = std::min(end, stop + kDecayGroup);
         const AdamWFactors<T>& with = decay != 0 ? decaying : factors;
-        if (is_rounded)
-          update_rounded(args, at, stop, with, verdict.update);
-        else
-          kernels<T>().optimizer.adamw(args.value.data<T>() + at, args.m.data<T>() + at, args.v.data<T>() + at,
-                                       args.grad.data<T>() + at, stop - at, with);
+        update_masters<T>(args.masters, at, stop, [&](T* masters, Index first, Index some) {
+          if (is_rounded)
+            update_rounded(args, masters, first, first + some, with, verdict.update);
+          else
+            kernels<T>().optimizer.adamw(masters, args.m.data<T>() + first, args.v.data<T>() + first,
+                                         args.grad.data<T>() + first, some, with);
+        });
         at = stop;
       }
     });
-    if (args.copy) cast(args.value, args.copy);
+    if (args.masters.whole && args.masters.copy) cast(args.masters.whole, args.masters.copy);
   });
 }
 

@@ -160,6 +160,10 @@ struct OptimizerKernels {
   void (*adamw_bf16)(const AdamWBf16<T>& a, Index n, const AdamWFactors<T>& factors, const WordStream& stream,
                      std::uint64_t element);
   double (*sum_of_squares)(const T* x, Index n);
+  /// The values of split masters (tensor/master_values.h) where no carry is needed, from their halves; and the halves
+  /// of any values. They return whether an element needs its carry.
+  bool (*join)(const bfloat16* copy, const std::uint16_t* low, float* values, Index n);
+  bool (*split)(const float* values, bfloat16* copy, std::uint16_t* low, Index n);
 };
 
 /// c [m, n] = beta c + op(a) op(b), beta 0 (c is not read) or 1. op(a)(i, l) = a[i * a_row + l * a_column], where one

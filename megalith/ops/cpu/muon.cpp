@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "megalith/ops/adamw.h"
+#include "megalith/ops/cpu/master_blocks.h"
 #include "megalith/ops/cpu/parallel.h"
 #include "megalith/ops/init_kernels.h"
 #include "megalith/ops/muon_kernels.h"
@@ -47,20 +48,23 @@ void muon_momentum(const MuonMomentum& args) {
 }
 
 void muon_update(const MuonUpdate& args) {
-  dispatch_wide(args.value.dtype(), "muon_update", [&]<class T>() {
+  dispatch_wide(args.masters.dtype(), "muon_update", [&]<class T>() {
     const StepVerdict verdict = read_verdict(args.verdict);
     if (verdict.apply == 0) return;
     const T rate = static_cast<T>(verdict.learning_rate),
             decay = static_cast<T>(verdict.learning_rate * args.weight_decay);
-    T* value = args.value.data<T>();
     const T* update = args.update.data<T>();
     const std::uint8_t* decays = args.decays.data<std::uint8_t>();
-    const Index n = args.value.numel();
+    const Index n = args.update.numel();
     parallel_pieces(n, kPiece, n, [&](Index begin, Index count) {
-      for (Index i = begin; i < begin + count; ++i)
-        value[i] -= rate * update[i] + (decays[i / kDecayGroup] != 0 ? decay * value[i] : T{0});
+      update_masters<T>(args.masters, begin, begin + count, [&](T* masters, Index first, Index some) {
+        for (Index i = first; i < first + some; ++i) {
+          T& value = masters[i - first];
+          value -= rate * update[i] + (decays[i / kDecayGroup] != 0 ? decay * value : T{0});
+        }
+      });
     });
-    if (args.copy) cast(args.value, args.copy);
+    if (args.masters.whole && args.masters.copy) cast(args.masters.whole, args.masters.copy);
   });
 }
 

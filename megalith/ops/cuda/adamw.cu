@@ -1,5 +1,5 @@
 #include "megalith/ops/adamw_kernels.h"
-#include "megalith/ops/cuda/common.cuh"
+#include "megalith/ops/cuda/masters.cuh"
 
 namespace megalith::ops::cuda {
 namespace {
@@ -44,12 +44,11 @@ __device__ Pack<__nv_bfloat16, N> pack_bits(const std::uint16_t (&bits)[N]) {
   return packed;
 }
 
-template <class Copy, class Moment>
+template <class Masters, class Moment>
 struct AdamTensors {
-  float* value;
+  Masters masters;
   Moment *m, *v;
   RoundingTables rounding;
-  Copy* copy;  // may be null
   const float* grad;
   const std::uint8_t* decays;
   const StepVerdict* verdict;
@@ -71,10 +70,10 @@ struct AdamRates {
 
 /// A block takes kThreads * kAdamVectors vectors of N elements. Its first thread computes the step's factors in f64
 /// while the loads of the others are in flight. Moves 28 bytes per element, 20 with moments in bf16, 2 more with a
-/// copy. With f32 it reaches 96 % of a copy's rate: 124M parameters on an H200, 916 us.
-template <int N, class Copy, class Moment>
+/// copy in f16. With whole masters in f32 it reaches 96 % of a copy's rate: 124M parameters on an H200, 916 us.
+template <int N, class Masters, class Moment>
 __global__ void __launch_bounds__(kThreads)
-    adamw_kernel(const AdamTensors<Copy, Moment> tensors, const AdamRates rates, Index numel) {
+    adamw_kernel(const AdamTensors<Masters, Moment> tensors, const AdamRates rates, Index numel) {
   struct Factors {
     float gradient, step, inverse_bias2, decay;
   };
@@ -83,13 +82,14 @@ __global__ void __launch_bounds__(kThreads)
 
   const Index first = (blockIdx.x * Index{kThreads * kAdamVectors} + threadIdx.x) * N;
   const auto element = [&](int i) { return first + i * Index{kThreads * N}; };
-  Pack<float, N> value[kAdamVectors], grad[kAdamVectors];
+  typename Masters::template Loaded<N> masters[kAdamVectors];
+  Pack<float, N> grad[kAdamVectors];
   Pack<Moment, N> m[kAdamVectors], v[kAdamVectors];
   bool decays[kAdamVectors];
 #pragma unroll
   for (int i = 0; i < kAdamVectors; ++i) {
     const Index at = element(i) < numel ? element(i) : 0;
-    value[i] = load_pack<N>(tensors.value, at);
+    masters[i] = tensors.masters.template load<N>(at);
     m[i] = load_pack<N>(tensors.m, at);
     v[i] = load_pack<N>(tensors.v, at);
     grad[i] = load_pack<N>(tensors.grad, at);
@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kAdamVectors; ++i) {
     if (element(i) >= numel) break;
-    Values<float, N> w = unpack(value[i]), m1 = unpack(m[i]), m2 = unpack(v[i]);
+    Values<float, N> w = tensors.masters.template unpacked<N>(masters[i], element(i)), m1 = unpack(m[i]),
+                     m2 = unpack(v[i]);
     const Values<float, N> gradient = unpack(grad[i]);
     const float decay = decays[i] ? factors.decay : 0.0f;
 #pragma unroll
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kThreads)
       m2[j] = rates.keep2 * m2[j] + rates.rest2 * g * g;
       w[j] -= factors.step * m1[j] / (sqrtf(m2[j] * factors.inverse_bias2) + rates.eps) + decay * w[j];
     }
-    store_pack(tensors.value, element(i), pack<float>(w));
+    tensors.masters.template store<N>(element(i), w);
     if constexpr (std::is_same_v<Moment, float>) {
       store_pack(tensors.m, element(i), pack<float>(m1));
       store_pack(tensors.v, element(i), pack<float>(m2));
@@ -133,30 +134,28 @@ __global__ void __launch_bounds__(kThreads)
       store_pack(tensors.m, element(i), pack_bits(first));
       store_pack(tensors.v, element(i), pack_bits(second));
     }
-    if (tensors.copy != nullptr) store_pack(tensors.copy, element(i), pack<Copy>(w));
   }
 }
 
-template <class Copy, class Moment>
-void run_adamw(Stream stream, const AdamW& args) {
+template <class Masters, class Moment>
+void run_adamw(Stream stream, const AdamW& args, const Masters& masters) {
   const MomentRounding& rounding = args.rounding;
-  const AdamTensors<Copy, Moment> tensors{.value = pointer<float>(args.value),
-                                          .m = pointer<Moment>(args.m),
-                                          .v = pointer<Moment>(args.v),
-                                          .rounding = {.params = pointer<const RoundedParam>(rounding.params),
-                                                       .param_of = pointer<const std::int32_t>(rounding.param_of),
-                                                       .first = rounding.first},
-                                          .copy = pointer<Copy>(args.copy),
-                                          .grad = pointer<const float>(args.grad),
-                                          .decays = pointer<const std::uint8_t>(args.decays),
-                                          .verdict = pointer<const StepVerdict>(args.verdict)};
+  const AdamTensors<Masters, Moment> tensors{.masters = masters,
+                                             .m = pointer<Moment>(args.m),
+                                             .v = pointer<Moment>(args.v),
+                                             .rounding = {.params = pointer<const RoundedParam>(rounding.params),
+                                                          .param_of = pointer<const std::int32_t>(rounding.param_of),
+                                                          .first = rounding.first},
+                                             .grad = pointer<const float>(args.grad),
+                                             .decays = pointer<const std::uint8_t>(args.decays),
+                                             .verdict = pointer<const StepVerdict>(args.verdict)};
   const AdamRates rates(args);
-  const Index numel = args.value.numel();
+  const Index numel = args.m.numel();
   const auto run = [&]<int N>() {
     const Index blocks = ceil_div(numel, Index{kThreads} * kAdamVectors * N);
-    launch({stream, blocks, kThreads}, adamw_kernel<N, Copy, Moment>, tensors, rates, numel);
+    launch({stream, blocks, kThreads}, adamw_kernel<N, Masters, Moment>, tensors, rates, numel);
   };
-  if (are_aligned({tensors.value, tensors.m, tensors.v, tensors.copy, tensors.grad}) && numel % kPack<float> == 0) {
+  if (masters.is_aligned() && are_aligned({tensors.m, tensors.v, tensors.grad}) && numel % kPack<float> == 0) {
     run.template operator()<kPack<float>>();
   } else {
     run.template operator()<1>();
@@ -195,10 +194,13 @@ __global__ void __launch_bounds__(kThreads) squares_kernel(const float* x, Index
 }  // namespace
 
 void adamw(Stream stream, const AdamW& args) {
-  const bool is_rounded = args.m.dtype() == DType::bf16;
-  if (args.copy && args.copy.dtype() == DType::f16)
-    return is_rounded ? run_adamw<__half, __nv_bfloat16>(stream, args) : run_adamw<__half, float>(stream, args);
-  is_rounded ? run_adamw<__nv_bfloat16, __nv_bfloat16>(stream, args) : run_adamw<__nv_bfloat16, float>(stream, args);
+  with_masters(args.masters, [&](const auto& masters) {
+    using Masters = std::decay_t<decltype(masters)>;
+    if (args.m.dtype() == DType::bf16)
+      run_adamw<Masters, __nv_bfloat16>(stream, args, masters);
+    else
+      run_adamw<Masters, float>(stream, args, masters);
+  });
 }
 
 void sum_of_squares(Stream stream, const Tensor& x, const Tensor& sums) {

@@ -1,6 +1,6 @@
 #include "megalith/ops/adamw.h"
 #include "megalith/ops/cuda/map.cuh"
-#include "megalith/ops/init_kernels.h"
+#include "megalith/ops/cuda/masters.cuh"
 #include "megalith/ops/muon_kernels.h"
 
 // Element-wise maps; GEMMs take most of a Muon step.
@@ -27,21 +27,31 @@ struct Momentum {
   }
 };
 
-/// {value, update} -> value. Moves 12 bytes per element.
-struct Update {
-  double weight_decay;
+constexpr int kUpdateThreads = 256;
+
+struct UpdateTensors {
+  const float* update;
   const std::uint8_t* decays;
   const StepVerdict* verdict;
-  template <int N>
-  __device__ void operator()(const Place& place, const Values<float, N>* in, Values<float, N>* out) const {
-    const bool applies = verdict->apply != 0;
-    const auto rate = static_cast<float>(verdict->learning_rate);
-    const float decay =
-        decays[place.element / kDecayGroup] != 0 ? static_cast<float>(verdict->learning_rate * weight_decay) : 0.0f;
-#pragma unroll
-    for (int i = 0; i < N; ++i) out[0][i] = applies ? in[0][i] - (rate * in[1][i] + decay * in[0][i]) : in[0][i];
-  }
 };
+
+/// A thread takes N neighbours. Moves 12 bytes per element, 2 more with a copy in f16.
+template <int N, class Masters>
+__global__ void __launch_bounds__(kUpdateThreads)
+    update_kernel(const Masters masters, const UpdateTensors tensors, double weight_decay, Index numel) {
+  if (tensors.verdict->apply == 0) return;
+  const Index element = (blockIdx.x * Index{kUpdateThreads} + threadIdx.x) * N;
+  if (element >= numel) return;
+  const auto rate = static_cast<float>(tensors.verdict->learning_rate);
+  const float decay = tensors.decays[element / kDecayGroup] != 0
+                          ? static_cast<float>(tensors.verdict->learning_rate * weight_decay)
+                          : 0.0f;
+  Values<float, N> values = masters.template unpacked<N>(masters.template load<N>(element), element);
+  const Values<float, N> update = unpack(load_pack<N>(tensors.update, element));
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = values[i] - (rate * update[i] + decay * values[i]);
+  masters.template store<N>(element, values);
+}
 
 /// x -> x / (sqrt(squares of its row) + eps). Reads and writes each element once.
 struct DivideByNorms {
@@ -99,11 +109,20 @@ void muon_momentum(Stream stream, const MuonMomentum& args) {
 }
 
 void muon_update(Stream stream, const MuonUpdate& args) {
-  float* const value = pointer<float>(args.value);
-  map(stream, Flat{args.value.numel()}, std::array<const float*, 2>{value, pointer<const float>(args.update)},
-      std::array{value},
-      Update{args.weight_decay, pointer<const std::uint8_t>(args.decays), pointer<const StepVerdict>(args.verdict)});
-  if (args.copy) cast(stream, args.value, args.copy);
+  const UpdateTensors tensors{pointer<const float>(args.update), pointer<const std::uint8_t>(args.decays),
+                              pointer<const StepVerdict>(args.verdict)};
+  const Index numel = args.update.numel();
+  with_masters(args.masters, [&](const auto& masters) {
+    using Masters = std::decay_t<decltype(masters)>;
+    const auto run = [&]<int N>() {
+      launch({stream, ceil_div(numel, Index{kUpdateThreads} * N), kUpdateThreads}, update_kernel<N, Masters>, masters,
+             tensors, args.weight_decay, numel);
+    };
+    if (masters.is_aligned() && is_aligned(tensors.update) && numel % kPack<float> == 0)
+      run.template operator()<kPack<float>>();
+    else
+      run.template operator()<1>();
+  });
 }
 
 void take_runs(Stream stream, const Tensor& weight, const RowRuns& runs, const Tensor& matrix) {

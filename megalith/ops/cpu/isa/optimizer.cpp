@@ -56,6 +56,33 @@ void adamw_bf16(const AdamWBf16<T>& a, Index n, const AdamWFactors<T>& f, const 
   }
 }
 
+// SplitF32 of tensor/master_values.h; a test compares them.
+
+bool join(const bfloat16* __restrict copy, const std::uint16_t* __restrict low, float* __restrict values, Index n) {
+  std::uint32_t any = 0;
+  for (Index i = 0; i < n; ++i) {
+    const std::uint32_t upper = copy[i].bits, lower = low[i];
+    const std::uint32_t word = (upper << 16 | lower) - (lower > 0x8000u ? 0x10000u : 0u);
+    any |= (lower == 0x8000u ? 1u : 0u) | ((upper & 0x7fffu) > 0x7f80u ? 1u : 0u);
+    __builtin_memcpy(values + i, &word, sizeof word);
+  }
+  return any != 0;
+}
+
+bool split(const float* __restrict values, bfloat16* __restrict copy, std::uint16_t* __restrict low, Index n) {
+  std::uint32_t any = 0;
+  for (Index i = 0; i < n; ++i) {
+    std::uint32_t word;
+    __builtin_memcpy(&word, values + i, sizeof word);
+    const bool is_nan = (word & 0x7fffffffu) > 0x7f800000u;
+    const std::uint32_t quiet = word >> 16 | 0x40u, nearest = (word + 0x7fffu + (word >> 16 & 1u)) >> 16;
+    copy[i].bits = static_cast<std::uint16_t>(is_nan ? quiet : nearest);
+    low[i] = static_cast<std::uint16_t>(word);
+    any |= ((word & 0xffffu) == 0x8000u ? 1u : 0u) | (is_nan ? 1u : 0u);
+  }
+  return any != 0;
+}
+
 /// Squares in f64, in eight chains of fixed order.
 template <class T>
 double sum_of_squares(const T* x, Index n) {
@@ -81,7 +108,11 @@ double sum_of_squares(const T* x, Index n) {
 
 template <class T>
 OptimizerKernels<T> optimizer_kernels() {
-  return {.adamw = adamw<T>, .adamw_bf16 = adamw_bf16<T>, .sum_of_squares = sum_of_squares<T>};
+  return {.adamw = adamw<T>,
+          .adamw_bf16 = adamw_bf16<T>,
+          .sum_of_squares = sum_of_squares<T>,
+          .join = join,
+          .split = split};
 }
 template OptimizerKernels<float> optimizer_kernels();
 template OptimizerKernels<double> optimizer_kernels();
