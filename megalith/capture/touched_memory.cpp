@@ -26,7 +26,8 @@ class Regions {
     for (const char* owner : {"activations", "pipeline buffers"}) kept_.add(of(owner));
     work_ = kept_;
     work_.add(of(kScratchOwner));
-    for (const char* owner : {"parameters", "parameter copies", "gradients"}) weights_.add(of(owner));
+    for (const char* owner : {"parameters", "parameter copies", "gradients", "gradient windows"})
+      weights_.add(of(owner));
   }
 
   const Stretches& of(std::string_view owner) const {
@@ -342,7 +343,8 @@ std::vector<PlannedPlace> planned_places(const nn::LayerEdges& layer) {
     all.push_back({Role::input_grad, "scratch, from which attention's backward takes it at once", {kScratchOwner}});
   }
   all.push_back({Role::step_state, "the slot's inputs", {"inputs"}});
-  all.push_back({Role::weights, "the flat buffers", {"parameters", "parameter copies", "gradients"}});
+  all.push_back(
+      {Role::weights, "the flat buffers", {"parameters", "parameter copies", "gradients", "gradient windows"}});
   return all;
 }
 

@@ -55,9 +55,9 @@ inline constexpr auto kEdgeRoles = static_cast<std::size_t>(Role::step_state);
 std::string_view name(Role role);
 
 /// Owners of a run's memory (MemoryLedger) in which graphs may access buffers. The last one stands for all others.
-inline constexpr std::array<std::string_view, 10> kTouchedOwners = {
-    "activations",      kScratchOwner, "pipeline buffers", "inputs",       "parameters",
-    "parameter copies", "gradients",   "optimizer",        "step scalars", "elsewhere"};
+inline constexpr std::array<std::string_view, 11> kTouchedOwners = {
+    "activations", kScratchOwner,      "pipeline buffers", "inputs",       "parameters", "parameter copies",
+    "gradients",   "gradient windows", "optimizer",        "step scalars", "elsewhere"};
 
 /// Where the memory plan has the data of a buffer that graphs would otherwise own.
 struct PlannedPlace {

@@ -76,6 +76,9 @@ class LayerTraffic final : public nn::LayerEvents {
   void layer_needed(Exec& ex, Index layer) override {
     if (values_ != nullptr) ex.unplanned([&] { values_->layer_needed(ex, layer); });
   }
+  void layer_begins(Exec& ex, Index layer) override {
+    if (gradients_ != nullptr) ex.unplanned([&] { gradients_->layer_begins(ex, layer); });
+  }
   void layer_done(Exec& ex, Index layer) override {
     if (gradients_ != nullptr) ex.unplanned([&] { gradients_->layer_done(ex, layer); });
   }

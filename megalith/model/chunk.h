@@ -76,8 +76,7 @@ class Chunk {
   void forward(Exec& ex, const Inputs& inputs, const Tensor& input, const Tensor& output, Saved& saved,
                optim::ParamExchange* values) const;
   /// output_grad [O, H] unless the chunk has the head; input_grad [O, H] is written unless the chunk embeds.
-  /// `gradients` is notified of every completed layer; null while later microbatches of the step will add to the
-  /// gradients.
+  /// `gradients` is notified of every layer that begins and of every completed one; may be null.
   void backward(Exec& ex, const Inputs& inputs, const Tensor& output_grad, const Tensor& input_grad, Saved& saved,
                 optim::ParamExchange* gradients) const;
   /// Inference, in the chunk with the head: overwrites the results that are defined. inputs.batch has rows, R of the

@@ -47,6 +47,7 @@ ParamSet::PartitionOf partition_of(const StageConfig& config, const comm::Mesh& 
                      .shards = shard.count,
                      .own = shard.index,
                      .sharding = config.sharding,
+                     .shard = config.shard,
                      .one_microbatch = num_microbatches(config, mesh) == 1,
                      .place = mesh.coordinates(placement.grid)};
   };
@@ -414,9 +415,9 @@ void Stage::backward(Exec& ex, int chunk, int slot_index, const Tensor& output_g
   Chunk::Inputs with = inputs(place, pass());
   with.graphs = segment_graphs(chunk, slot_index);
   if (turn.is_first && first_replaces_grads()) with.microbatch.weight_grads = ops::Write::overwrite;
+  exchange_.begin_pass(turn.is_last ? optim::GradReducer::Pass::last : optim::GradReducer::Pass::earlier);
   memory_.run(ex, pass(), chunk, 1, activations_of(place), [&] {
-    memory_.chunk(chunk).backward(ex, with, output_grad, input_grad, saved(chunk, slot_index),
-                                  turn.is_last ? &exchange_ : nullptr);
+    memory_.chunk(chunk).backward(ex, with, output_grad, input_grad, saved(chunk, slot_index), &exchange_);
   });
 }
 

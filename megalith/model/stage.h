@@ -41,7 +41,8 @@ struct StageConfig {
   CaptureInstance instances = CaptureInstance::microbatch;
   nn::RecomputeConfig recompute = {};
   nn::Fp8Config fp8 = {};
-  Sharding sharding = Sharding::none;         ///< over the ranks that hold the same parameters
+  Sharding sharding = Sharding::none;  ///< over the ranks that hold the same parameters
+  ShardedState shard = ShardedState::moments;
   Index grad_bucket_bytes = Index{32} << 20;  ///< of the sums over them: large enough for the full rate of NVLink
 };
 

@@ -24,7 +24,7 @@ ops::Matmul weight_gradients(const Tensor& dy, const Tensor& x, const Param& wei
           .c = as_matrix(weight.grad),
           .bias_grad = bias_grad ? bias_grad.reshaped({bias_grad.numel()}) : Tensor(),
           .transpose_a = Transpose::yes,
-          .write = write,
+          .write = write_of(weight, write),
           .sm_margin = sm_margin};
 }
 

@@ -24,6 +24,11 @@ struct BackwardInRegion {
 /// Whether the gradient of a bias is still to be added, or the op that made the gradient of the output has added it.
 enum class BiasGrad : std::uint8_t { to_add, added };
 
+/// How a GEMM writes the gradient of a weight, from Microbatch::weight_grads. A window holds another weight's before.
+inline ops::Write write_of(const Param& weight, ops::Write weight_grads) {
+  return weight.grad_in_window ? ops::Write::overwrite : weight_grads;
+}
+
 /// A weight as the matrix [out, in] that GEMMs read: [F, 2, H] is [2F, H].
 inline Tensor as_matrix(const Tensor& weight) {
   const Index in = weight.dim(weight.shape().rank() - 1);

@@ -154,6 +154,7 @@ Tensor SublayerStack::backward(Exec& ex, const Microbatch& microbatch, const Gra
   for (std::size_t i = segments_.size(); i-- > 0;) {
     const Segment& segment = segments_[i];
     const Index layer = layers_[segment.begin.sublayer];
+    if (events != nullptr && segment.captured) events->layer_begins(ex, layer);
     ex.set_layer(layer);
     run_segment(ex, segment, layer, GraphCache::Key::kBackward, graphs,
                 [&] { run_backward(ex, microbatch, segment, dx, saved, segment.captured ? nullptr : events); });
@@ -165,7 +166,10 @@ Tensor SublayerStack::backward(Exec& ex, const Microbatch& microbatch, const Gra
 void SublayerStack::run_backward(Exec& ex, const Microbatch& microbatch, const Segment& segment, const Tensor& dx,
                                  Saved& saved, LayerEvents* events) const {
   InFlight dx_sums;
+  Index begun = kOutsideLayers;
   for (const auto [k, stage] : segment.backward) {
+    if (events != nullptr && stage != BackwardStage::done && layers_[k] != begun)
+      events->layer_begins(ex, begun = layers_[k]);
     ex.set_layer(layers_[k]);
     if (stage == BackwardStage::recompute_norm) {
       recompute_norm(ex, microbatch, k, saved);

@@ -18,6 +18,9 @@ class LayerEvents {
   virtual ~LayerEvents() = default;
   /// A forward pass is about to read the layer's parameters.
   virtual void layer_needed(Exec&, Index) {}
+  /// A backward pass is about to write gradients of the layer. Called several times in a pass, but never after
+  /// layer_done().
+  virtual void layer_begins(Exec&, Index) {}
   /// A backward pass has added to all of the layer's gradients.
   virtual void layer_done(Exec&, Index) {}
 };

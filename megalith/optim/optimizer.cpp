@@ -181,7 +181,7 @@ void Optimizer::sum_of_squares(Exec& ex, const Tensor& sum_squares,
                           sums.rows(place, rows * blocks).reshaped({rows, blocks}));
     };
     if (params_.is_sharded())
-      sum(params_.own_shard(params_.grads(), params_.buckets()[range.bucket]), 1, first + data_.rank() * blocks);
+      sum(params_.own_grads(params_.buckets()[range.bucket]), 1, first + data_.rank() * blocks);
     else
       sum(params_.grads().rows(range.begin, numel), shards, first);
     first += shards * blocks;
@@ -213,7 +213,7 @@ void Optimizer::update_by_adamw(Exec& ex, const Tensor& verdict) const {
                     .m = range.of_own(m_),
                     .v = second_moments_[i].of_own(v_),
                     .rounding = rounding_of(range),
-                    .grad = range.of_whole(params_.grads()),
+                    .grad = params_.own_grads(range),
                     .decays = own_groups(decays_, range),
                     .verdict = verdict,
                     .beta1 = config_.beta1,

@@ -26,6 +26,14 @@ void ParamExchange::gather_all(Exec& ex) {
   for (ParamGatherer& gatherer : gatherers_) gatherer.gather_all(ex);
 }
 
+void ParamExchange::begin_pass(GradReducer::Pass pass) {
+  for (GradReducer& reducer : reducers_) reducer.begin_pass(pass);
+}
+
+void ParamExchange::layer_begins(Exec& ex, Index layer) {
+  for (GradReducer& reducer : reducers_) reducer.layer_begins(ex, layer);
+}
+
 void ParamExchange::layer_done(Exec& ex, Index layer) {
   for (GradReducer& reducer : reducers_) reducer.layer_done(ex, layer);
 }

@@ -24,6 +24,8 @@ class ParamExchange {
   void gather_all(Exec& ex);
 
   /// As GradReducer, over all buffers.
+  void begin_pass(GradReducer::Pass pass);
+  void layer_begins(Exec& ex, Index layer);
   void layer_done(Exec& ex, Index layer);
   void send_rest(Exec& ex);
   /// The Exec waits until the sums of a bucket of a buffer of ParamSet::buffers() have arrived.

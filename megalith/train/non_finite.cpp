@@ -38,7 +38,8 @@ Finding first_value(Exec& ex, HostStaging& staging, const ParamSet& params, int 
 Finding first_gradient(Exec& ex, HostStaging& staging, const ParamSet& params, int rank) {
   FirstNonFinite first(FirstNonFinite::Pass::backward);
   for (const ParamBuffer& buffer : params.trained())
-    for (const Param& param : buffer.params()) add_blocks(first, ex, staging, param.name(), param.grad);
+    for (const Param& param : buffer.params())
+      for (const Tensor& part : buffer.kept_grads(param)) add_blocks(first, ex, staging, param.name(), part);
   if (!first.is_found()) return {};
   return {first.order(), str("on rank ", rank, " the gradient of ", first.parameter(), " = ", first.value())};
 }

@@ -52,12 +52,14 @@ OpRecorder::OpRecorder(Engine& engine, RankOps& ops) : engine_(engine), ops_(ops
       if (param.value.bytes() == 0) continue;
       parameters_.push_back(extent(param.value, param));
       if (!buffer.has_gradients()) continue;
-      gradients_.push_back(extent(param.grad, param));
+      std::vector<Extent>& gradients = param.grad_in_window ? gradients_in_windows_[param.spec.layer] : gradients_;
+      gradients.push_back(extent(param.grad, param));
       ops_.placements[param.name()] = param.spec.placement;
     }
   }
   for (std::vector<Extent>* const extents : {&parameters_, &gradients_})
     std::ranges::sort(*extents, {}, &Extent::begin);
+  for (auto& [layer, extents] : gradients_in_windows_) std::ranges::sort(extents, {}, &Extent::begin);
 }
 
 const OpRecorder::Extent* OpRecorder::extent_of(const std::vector<Extent>& extents, const Tensor& tensor) {
@@ -66,6 +68,19 @@ const OpRecorder::Extent* OpRecorder::extent_of(const std::vector<Extent>& exten
   if (after == extents.begin()) return nullptr;
   const Extent& found = *std::prev(after);
   return end_of(tensor) <= found.end ? &found : nullptr;
+}
+
+const OpRecorder::Extent* OpRecorder::gradient_of(const Tensor& tensor) const {
+  if (const Extent* const whole = extent_of(gradients_, tensor)) return whole;
+  const auto of_layer = gradients_in_windows_.find(engine_.exec().call_site().layer);
+  return of_layer == gradients_in_windows_.end() ? nullptr : extent_of(of_layer->second, tensor);
+}
+
+bool OpRecorder::adds_to(const Extent& gradient, const OpInfo& op) {
+  if (!gradient.param->grad_in_window) return true;
+  return std::ranges::any_of(op.reads, [&](const Tensor& tensor) {
+    return has_memory(tensor) && gradient.begin <= begin_of(tensor) && end_of(tensor) <= gradient.end;
+  });
 }
 
 TensorSlice OpRecorder::slice_of(const Extent& extent, const Tensor& tensor) {
@@ -87,7 +102,7 @@ std::vector<RowsOfExpert> OpRecorder::groups_of(const OpInfo& op) const {
     if (has_memory(tensor) && tensor.dtype() == DType::i32) lists.push_back(tensor.span<std::int32_t>());
   }
   for (const Tensor& tensor : op.writes)
-    if (const Extent* const gradient = extent_of(gradients_, tensor)) first = slice_of(*gradient, tensor).offset[0];
+    if (const Extent* const gradient = gradient_of(tensor)) first = slice_of(*gradient, tensor).offset[0];
   std::vector<RowsOfExpert> groups;
   const auto begin = lists[lists.size() - 2], rows = lists[lists.size() - 1];
   for (std::size_t g = 0; g < begin.size(); ++g)
@@ -110,7 +125,7 @@ OpKey OpRecorder::key_of(const CallSite& site, const OpInfo& op) {
     if (const Extent* const value = extent_of(parameters_, tensor)) key.parameters.push_back(value->name());
   if (is_of_experts(op)) {
     for (const Tensor& tensor : op.writes)
-      if (const Extent* const gradient = extent_of(gradients_, tensor)) key.parameters.push_back(gradient->name());
+      if (const Extent* const gradient = gradient_of(tensor)) key.parameters.push_back(gradient->name());
   }
   key.occurrence = occurrences_[key]++;
   return key;
@@ -154,9 +169,9 @@ void OpRecorder::run(Exec& ex, const OpInfo& op, const Capture::Call& call) {
   if (is_recorded && is_of_experts(op)) record.groups = groups_of(op);
   std::vector<std::vector<double>> before;
   for (const Tensor& tensor : op.writes) {
-    const bool is_gradient = extent_of(gradients_, tensor) != nullptr;
-    before.push_back(is_recorded && is_gradient && is_float(tensor.dtype()) ? values_of(tensor)
-                                                                            : std::vector<double>());
+    const Extent* const gradient = gradient_of(tensor);
+    const bool is_added = gradient != nullptr && adds_to(*gradient, op);
+    before.push_back(is_recorded && is_added && is_float(tensor.dtype()) ? values_of(tensor) : std::vector<double>());
   }
   ex.execute(op.name, call, op.kind);
   const std::size_t number = ops_.ops.size();
@@ -166,7 +181,7 @@ void OpRecorder::run(Exec& ex, const OpInfo& op, const Capture::Call& call) {
     const std::size_t result = i++;
     note_write(tensor, number);
     if (!is_recorded || !has_memory(tensor) || !is_float(tensor.dtype())) continue;
-    const Extent* const gradient = extent_of(gradients_, tensor);
+    const Extent* const gradient = gradient_of(tensor);
     // Other memory holds sums over the microbatches of a rank, and messages, which the next stage reads.
     if (gradient == nullptr && !lies_in(engine_.stage().work(), tensor.raw(), tensor.bytes())) continue;
     OpValue value;

@@ -83,6 +83,10 @@ class OpRecorder final : public OpWatcher {
   void note_write(const Tensor& tensor, std::size_t op);
   /// The extent in which a tensor lies; null if there is none.
   static const Extent* extent_of(const std::vector<Extent>& extents, const Tensor& tensor);
+  /// Of a gradient, at the present call site.
+  const Extent* gradient_of(const Tensor& tensor) const;
+  /// Whether an op adds to a gradient, rather than to overwrite what a window held before.
+  static bool adds_to(const Extent& gradient, const OpInfo& op);
   std::vector<RowsOfExpert> groups_of(const OpInfo& op) const;
   /// The rows that a tensor in an extent holds; without a name if it has parts of rows.
   static TensorSlice slice_of(const Extent& extent, const Tensor& tensor);
@@ -90,6 +94,8 @@ class OpRecorder final : public OpWatcher {
   Engine& engine_;
   RankOps& ops_;
   std::vector<Extent> parameters_, gradients_;  // ascending
+  /// By layer: of gradients in windows, which several layers write.
+  std::map<Index, std::vector<Extent>> gradients_in_windows_;
   /// By first byte: the end, and the op that has written the range last.
   std::map<const std::byte*, std::pair<const std::byte*, std::size_t>> written_;
   std::map<OpKey, int> occurrences_;                             // keys of occurrence 0

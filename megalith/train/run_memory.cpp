@@ -73,9 +73,16 @@ void RunMemory::plan_optimizer() {
   optimizer_plan_ = make_plan(recording);
 }
 
-BytesByOwner planned_bytes(const config::RunPlan& plan, int rank) {
+BytesByOwner planned_bytes(const config::RunPlan& plan, int rank) { return planned_cost(plan, rank).bytes; }
+
+RankCost planned_cost(const config::RunPlan& plan, int rank) {
   const std::unique_ptr<comm::World> world = comm::dry_world(rank, plan.grid.world_size);
-  return RunMemory(*world, plan).planned_bytes();
+  RunMemory memory(*world, plan);
+  const model::Stage& stage = memory.stage();
+  RankCost cost{.bytes = memory.planned_bytes()};
+  for (const ParamBuffer& params : stage.params().trained())
+    cost.sums_sent += params.sum_bytes(model::num_microbatches(stage.config(), stage.mesh()));
+  return cost;
 }
 
 BytesByOwner RunMemory::planned_bytes(const config::RunPlan& other) const {
@@ -172,16 +179,25 @@ void RunMemory::initialise() {
 
 template <class Draw>
 void RunMemory::initialise_trained(const ParamBuffer& params, Draw&& draw) {
-  // Gradients are whole on every rank, masters may not be.
-  for (const Param& param : params.params()) draw(param, param.grad);
-  if (params.has_copy()) {
-    ops::cast(*ex_, params.grads(), params.values());
-    for (const OwnRange& range : params.own_ranges())
-      ops::write_masters(*ex_, range.of_whole(params.grads()), params.own_masters(range));
-  } else {
-    ops::copy(*ex_, params.grads(), params.values());
+  // A rank has room for whole gradients of a bucket, but masters may be shards.
+  for (const Bucket& bucket : params.buckets()) {
+    const Tensor drawn = params.grads_of(bucket), values = params.part(params.values(), bucket);
+    ops::fill(*ex_, drawn, 0);  // also the gaps between parameters
+    for (const Param& param : params.params())
+      if (bucket.begin <= param.offset && param.offset < bucket.end) draw(param, param.grad);
+    if (params.has_copy())
+      ops::cast(*ex_, drawn, values);
+    else
+      ops::copy(*ex_, drawn, values);
+    for (const OwnRange& range : params.own_ranges()) {
+      const Index begin = std::max(range.in_whole, bucket.begin),
+                  end = std::min(range.in_whole + range.count, bucket.end);
+      if (!params.has_copy() || begin >= end) continue;
+      ops::write_masters(*ex_, drawn.rows(begin - bucket.begin, end - begin),
+                         params.own_masters({begin, range.in_own + begin - range.in_whole, end - begin}));
+    }
+    ops::fill(*ex_, drawn, 0);
   }
-  ops::fill(*ex_, params.grads(), 0);
 }
 
 void RunMemory::book_libraries(Index allocated, Index connected, Index loaded) {
@@ -203,12 +219,21 @@ void RunMemory::refresh_values() {
   stage_.gather_all_params(*ex_);
 }
 
+void RunMemory::add_gradient_names(MemoryNames& names, const ParamBuffer& params) {
+  constexpr auto kPart = StepOrder::Part::gradients;
+  const OwnRange whole{0, 0, params.grads().numel()};
+  add_names(names, params, params.grads(), kPart, "gradient", std::span(&whole, 1));
+  if (!params.shards_gradients()) return;
+  add_names(names, params, params.grad_shards(), kPart, "gradient", params.shard_ranges());
+  for (Index window = 0; const Tensor& memory : params.grad_windows())
+    add_name(names, memory, {kPart, std::numeric_limits<Index>::max()}, str("gradient window ", window++));
+}
+
 MemoryNames RunMemory::names() const {
   using Part = StepOrder::Part;
   MemoryNames names;
   stage_.name_slots(names);
-  for (const ParamBuffer& params : stage_.params().trained())
-    add_names(names, params, params.grads(), Part::gradients, "gradient");
+  for (const ParamBuffer& params : stage_.params().trained()) add_gradient_names(names, params);
   add_name(names, stage_.loss_sums(), {Part::activations, std::numeric_limits<Index>::max()}, "sums of losses");
   Index order = 0;
   const auto add_scalar = [&](const Tensor& tensor, const char* name) {

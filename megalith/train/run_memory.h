@@ -26,6 +26,13 @@ std::vector<std::string> measured_owners(const config::RunPlan& plan);
 
 /// The bytes that a rank of a run takes, by owner (RunMemory::planned_bytes). Needs no GPU and no other ranks.
 BytesByOwner planned_bytes(const config::RunPlan& plan, int rank);
+/// What a rank takes, and sends in a step to sum gradients over the ranks that hold the same parameters
+/// (ParamBuffer::sum_bytes).
+struct RankCost {
+  BytesByOwner bytes;
+  Index sums_sent = 0;
+};
+RankCost planned_cost(const config::RunPlan& plan, int rank);
 
 /// The numbers of a step in device memory.
 struct StepScalars {
@@ -112,6 +119,7 @@ class RunMemory {
   /// draw(parameter, its values).
   template <class Draw>
   void initialise_trained(const ParamBuffer& params, Draw&& draw);
+  static void add_gradient_names(MemoryNames& names, const ParamBuffer& params);
   void book_libraries(Index allocated, Index connected, Index loaded);
 
   comm::World& world_;

@@ -9,15 +9,15 @@
 namespace megalith::train {
 namespace {
 
-/// A flat tensor over all elements of a buffer, or over those of some ranges.
-struct FlatTensor {
+/// What some ranges of a buffer's elements have of one kind.
+struct RangedTensor {
   std::string_view prefix;
   const std::vector<OwnRange>* ranges;
   std::function<MasterValues(const OwnRange&)> part;  ///< its elements of a part of one of the ranges
 };
 
 /// Appends the elements of a parameter that lie in a range, box by box.
-void add_range(const Param& param, const OwnRange& range, const FlatTensor& tensor, std::vector<StatePiece>& pieces) {
+void add_range(const Param& param, const OwnRange& range, const RangedTensor& tensor, std::vector<StatePiece>& pieces) {
   const TensorSlice& slice = param.spec.slice;  // without padding rows, which lie after its elements
   const Index begin = std::max(param.offset, range.in_whole);
   const Index end = std::min(param.offset + slice.local.numel(), range.in_whole + range.count);
@@ -46,10 +46,8 @@ std::vector<StatePiece> pieces_of(const ParamSet& params, const std::deque<optim
       if (!own.is_split()) own.copy = {};
       return own;
     };
-    const auto gradients = [&buffer](const OwnRange& range) {
-      return MasterValues{.whole = range.of_whole(buffer.grads())};
-    };
-    std::vector<FlatTensor> tensors = {{"", &buffer.own_ranges(), masters}};
+    const auto gradients = [&buffer](const OwnRange& range) { return MasterValues{.whole = buffer.own_grads(range)}; };
+    std::vector<RangedTensor> tensors = {{"", &buffer.own_ranges(), masters}};
     if (which == StateTensors::gradients) {
       tensors.clear();
       if (buffer.has_gradients()) tensors.push_back({kGradientOf, &buffer.own_ranges(), gradients});
@@ -65,7 +63,7 @@ std::vector<StatePiece> pieces_of(const ParamSet& params, const std::deque<optim
     if (!buffer.is_sharded() && !grid::is_in_first_copy(coordinates)) continue;
     for (const Param& param : buffer.params()) {
       if (!grid::owns_in_copy(param.spec.placement, coordinates)) continue;
-      for (const FlatTensor& tensor : tensors) {
+      for (const RangedTensor& tensor : tensors) {
         for (const OwnRange& range : *tensor.ranges) add_range(param, range, tensor, pieces);
       }
     }

@@ -1,9 +1,11 @@
 #include "megalith/optim/grad_reducer.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <gtest/gtest.h>
 
+#include "megalith/base/error.h"
 #include "megalith/comm/silent_channel.h"
 #include "megalith/comm/threads/thread_world.h"
 #include "megalith/model/stage.h"
@@ -131,6 +133,97 @@ TEST_P(GradSums, ABucketIsSentWithItsLastLayerAndEverythingIsSummedOnce) {
 
 INSTANTIATE_TEST_SUITE_P(All, GradSums, testing::Values(Sharding::none, Sharding::optimizer),
                          [](const auto& test) { return test.param == Sharding::none ? "whole" : "shards"; });
+
+/// Numbers whose f32 sum depends on its order.
+float addend(int rank, Index microbatch, Index element) {
+  constexpr float kOf[] = {16777216.0f, 1.0f, -16777216.0f, 3.0f, 0.5f};
+  return kOf[static_cast<std::size_t>((rank * 3 + microbatch * 2 + element) % 5)];
+}
+
+// A window's gradients leave in every microbatch. They are summed over the ranks, then over the microbatches. NaN where
+// a bucket before has left numbers in the gaps, or where a window is written too early, would be seen.
+TEST(GradReducer, ShardsAddUpSumsOverRanksInTheOrderOfMicrobatches) {
+  constexpr int kRanks = 3;
+  constexpr Index kMicrobatches = 3;
+  comm::run_ranks(kRanks, [](comm::World& world) {
+    const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = kRanks}));
+    ModelConfig model = eight_layers();
+    model.ffn_hidden_size = 100;  // leaves gaps
+    Stage stage({.model = model,
+                 .global_batch = kRanks * kMicrobatches,
+                 .sharding = Sharding::optimizer,
+                 .shard = ShardedState::gradients},
+                mesh);
+    MemoryLedger ledger(Device::cpu);
+    stage.allocate(ledger);
+    const ParamBuffer& params = stage.params().dense();
+    ASSERT_TRUE(params.shards_gradients());
+    optim::GradReducer reducer(params, mesh);
+    Exec ex;
+    for (const Tensor& window : params.grad_windows()) ops::fill(ex, window, std::nan(""));
+    for (int step = 0; step < 2; ++step) {
+      const Index before = mesh.dp.counters()[comm::Op::reduce_scatter].bytes;
+      ops::fill(ex, params.grads(), 1);
+      reducer.begin();
+      for (Index microbatch = 0; microbatch < kMicrobatches; ++microbatch) {
+        using Pass = optim::GradReducer::Pass;
+        reducer.begin_pass(microbatch + 1 == kMicrobatches ? Pass::last : Pass::earlier);
+        for (Index layer = kLayers; layer-- > 0;) {
+          for (int again = 0; again < 2; ++again) reducer.layer_begins(ex, layer);
+          for (const Param& param : params.params()) {
+            if (!param.grad_in_window || param.spec.layer != layer) continue;
+            const std::span<float> grad = param.grad.span<float>();
+            for (std::size_t i = 0; i < grad.size(); ++i)
+              grad[i] = addend(world.rank(), microbatch, static_cast<Index>(i) + layer);
+          }
+          reducer.layer_done(ex, layer);
+        }
+      }
+      reducer.send_rest(ex);
+      wait_for_all(reducer, ex, params);
+      EXPECT_EQ((mesh.dp.counters()[comm::Op::reduce_scatter].bytes - before) / kRanks * (kRanks - 1),
+                params.sum_bytes(kMicrobatches));
+      for (const OwnRange& range : params.own_ranges()) {
+        const float* const sums = params.own_grads(range).data<float>();
+        for (Index i = 0; i < range.count; ++i) {
+          const Index element = range.in_whole + i;
+          const auto holder = std::ranges::find_if(params.params(), [&](const Param& param) {
+            return param.offset <= element && element < param.offset + param.spec.held.numel();
+          });
+          float want = 0;
+          if (holder == params.params().end() ? element < params.grads().numel() : !holder->grad_in_window) {
+            want = kRanks;  // whole ones, with their gaps
+          } else if (holder != params.params().end()) {
+            for (Index microbatch = 0; microbatch < kMicrobatches; ++microbatch) {
+              float of_ranks = 0;
+              for (int rank = 0; rank < kRanks; ++rank)
+                of_ranks += addend(rank, microbatch, element - holder->offset + holder->spec.layer);
+              want = microbatch == 0 ? of_ranks : want + of_ranks;
+            }
+          }
+          ASSERT_EQ(sums[i], want) << element;
+        }
+      }
+    }
+  });
+}
+
+TEST(GradReducer, RefusesAWindowThatAnUnfinishedLayerHas) {
+  comm::run_ranks(2, [](comm::World& world) {
+    const comm::Mesh mesh = comm::make_mesh(world, grid::resolve({.world_size = 2}));
+    Stage stage(
+        {.model = eight_layers(), .global_batch = 2, .sharding = Sharding::optimizer, .shard = ShardedState::gradients},
+        mesh);
+    MemoryLedger ledger(Device::cpu);
+    stage.allocate(ledger);
+    optim::GradReducer reducer(stage.params().dense(), mesh);
+    Exec ex;
+    reducer.begin();
+    for (const Index layer : {7, 6}) reducer.layer_begins(ex, layer);
+    EXPECT_THROW(reducer.layer_begins(ex, 5), InternalError);
+    EXPECT_THROW(reducer.layer_done(ex, 4), InternalError);
+  });
+}
 
 TEST(GradReducer, SumsPartialGradientsOverTpInOneCall) {
   constexpr int kRanks = 4;

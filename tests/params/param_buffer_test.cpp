@@ -187,6 +187,63 @@ TEST(ParamBuffer, AShardedOptimizerHoldsItsOwnMasters) {
   EXPECT_EQ(bytes(plain, Sharding::optimizer), bytes(plain, Sharding::none));  // layers read the masters
 }
 
+/// The weights of four layers, of which the second is larger.
+TEST(ParamBuffer, WeightsOfLayersHaveTwoWindowsInTurnAndKeepShards) {
+  std::vector<ParamSpec> specs = odd_specs();
+  for (Index layer = 2; layer < 4; ++layer) {
+    specs.push_back(piece(str("layers.", layer, ".weight"), {30, 11}, {}, {30, 11}));
+    specs.back().layer = layer;
+    specs.back().first_grad = FirstGrad::overwritten;
+  }
+  specs.push_back(piece("layers.3.router", {4, 11}, {}, {4, 11}));  // the same on all ranks of tp: without a window
+  specs.back().layer = 3;
+  specs.back().first_grad = FirstGrad::overwritten;
+  specs.back().placement = grid::kReplicated;
+  for (const int own : {0, 1}) {
+    const Partition whole{.bucket_elements = 1 << 20, .shards = 2, .own = own, .sharding = Sharding::optimizer};
+    Partition sharded = whole;
+    sharded.shard = ShardedState::gradients;
+    ParamBuffer params(specs, {DType::f64, DType::f64}, sharded);
+    MemoryLedger ledger(Device::cpu);
+    params.allocate(ledger);
+    EXPECT_EQ(ledger.by_owner(), params.bytes());
+    // Layers 3, 2, 1, 0: 512 elements of the first two, 256 of the others, in windows 0, 1, 0, 1.
+    EXPECT_EQ(params.grad_shards().numel(), (512 + 512 + 256 + 256) / 2);
+    ASSERT_EQ(params.grad_windows().size(), 2u);
+    for (const Tensor& window : params.grad_windows()) EXPECT_EQ(window.numel(), 512);
+    EXPECT_EQ(params.bytes().at("gradient windows"), 2 * 512 * 8);
+    EXPECT_EQ(params.grads().numel() + 2 * params.grad_shards().numel(), params.numel());
+    EXPECT_EQ(params.bytes().at("gradients"), (params.grads().numel() + params.grad_shards().numel()) * 8);
+    for (const Index layer : {0, 1, 2, 3}) {
+      const Tensor& grad = params.at(str("layers.", layer, ".weight")).grad;
+      const Tensor& window = params.grad_windows()[layer % 2 == 1 ? 0 : 1];
+      const std::span memory(static_cast<const std::byte*>(window.raw()), static_cast<std::size_t>(window.bytes()));
+      EXPECT_TRUE(lies_in(memory, grad.raw(), grad.bytes())) << layer;
+    }
+    for (const char* none : {"table", "norm", "layers.0.bias", "layers.3.router"})
+      EXPECT_FALSE(params.at(none).grad_in_window) << none;
+    Index kept = 0;
+    for (std::size_t b = 0; b < params.buckets().size(); ++b) {
+      const Bucket& bucket = params.buckets()[b];
+      EXPECT_EQ(params.own_grads(bucket).numel(), bucket.numel() / 2);
+      EXPECT_EQ(params.own_shard_of_grads(bucket).raw() == params.own_grads(bucket).raw(), !bucket.has_window());
+      if (!bucket.has_window()) continue;
+      EXPECT_EQ(bucket.layers.size(), 1u);
+      Index gaps = 0;
+      for (const Tensor& gap : params.window_gaps(b)) gaps += gap.numel();
+      EXPECT_EQ(gaps, bucket.numel() - (bucket.layers[0] < 2 ? 13 : 30) * 11);
+      kept += params.own_grads(bucket).numel();
+    }
+    EXPECT_EQ(kept, params.grad_shards().numel());
+    for (const OwnRange& range : params.own_ranges()) EXPECT_EQ(params.own_grads(range).numel(), range.count);
+    // A microbatch more is a reduce-scatter more of what has windows.
+    EXPECT_EQ(params.sum_bytes(1), params.numel() / 2 * 8);
+    const ParamBuffer plain(specs, {DType::f64, DType::f64}, whole);
+    EXPECT_EQ(plain.sum_bytes(7), plain.numel() / 2 * 8);
+    EXPECT_EQ(params.sum_bytes(3) - params.sum_bytes(1), 2 * params.grad_shards().numel() * 8);
+  }
+}
+
 TEST(ParamBuffer, OfValuesOnlyHasNoGradients) {
   ParamBuffer params(odd_specs(), {DType::f32, DType::f32}, {}, ParamContents::values);
   MemoryLedger ledger(Device::cpu);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/nn/linear.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/ops/grouped_matmul.h"
 
@@ -201,7 +202,7 @@ void Experts::add_weight_grads(Exec& ex, ExpertMatrix matrix, const RowFactors& 
                               .x = rows.x,
                               .dw = weights_in(param(matrix).grad, own),
                               .groups = {},
-                              .write = write_in(own, rows.write),
+                              .write = write_in(own, write_of(param(matrix), rows.write)),
                               .squares = is_whole ? param(matrix).grad_squares : Tensor(),
                               .sm_margin = rows.sm_margin};
   if (param(matrix).grad_squares && own.count > 0 && squares_by_part(ex, saved.groups, rows.write)) {

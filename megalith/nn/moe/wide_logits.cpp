@@ -1,5 +1,6 @@
 #include "megalith/nn/moe/wide_logits.h"
 
+#include "megalith/nn/linear.h"
 #include "megalith/ops/init.h"
 
 namespace megalith::nn {
@@ -17,8 +18,11 @@ void wide_logits_backward(Exec& ex, const WideLogitsBackward& args, const Param&
     ops::cast(ex, args.d_logits, dy);
   }
   ops::matmul(ex, {.a = dy, .b = weight.value, .c = args.dx, .write = ops::Write::accumulate});
-  ops::matmul(ex,
-              {.a = dy, .b = args.x, .c = weight.grad, .transpose_a = ops::Transpose::yes, .write = args.weight_grads});
+  ops::matmul(ex, {.a = dy,
+                   .b = args.x,
+                   .c = weight.grad,
+                   .transpose_a = ops::Transpose::yes,
+                   .write = write_of(weight, args.weight_grads)});
 }
 
 }  // namespace megalith::nn
