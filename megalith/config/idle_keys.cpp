@@ -61,6 +61,8 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
           {"graphs.warmup_steps", no_graphs && plan.graphs.warmup_steps != usual.warmup_steps, kGraphs},
           {"optimizer.muon_momentum", o.type != optim::OptimizerType::muon, "optimizer.type = adamw"},
           {"optimizer.muon_scale", o.type != optim::OptimizerType::muon, "optimizer.type = adamw"},
+          {"optimizer.shard", o.sharding == Sharding::none && o.shard == ShardedState::gradients,
+           "optimizer.distributed = false"},
           {"optimizer.decay_steps", no_decay_steps, "an optimizer.decay that has no end"},
           {"train.early_stop_delta", plan.train.early_stop == 0 && plan.train.early_stop_delta != 0,
            "train.early_stop = 0"},

@@ -38,6 +38,8 @@ inline constexpr std::array<std::string_view, 2> kNamesOf<optim::MuonScale> = {"
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<optim::MomentType> = {"f32", "bf16"};
 template <>
+inline constexpr std::array<std::string_view, 2> kNamesOf<ShardedState> = {"moments", "gradients"};
+template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<checkpoint::OnCorrupt> = {"fail", "previous"};
 template <>
 inline constexpr auto kNamesOf<capture::GraphMode> = capture::kGraphModeNames;

@@ -656,6 +656,11 @@ std::vector<Key> make_keys() {
        literal("false"), any(), may_change, not_differ,
        "each rank of dp holds a shard of moments and masters, and gathers the parameters: the same bits with less "
        "memory. With one model copy it has no effect, and a run prints this"},
+      {"optimizer.shard", at([](auto& c) -> auto& { return c.optimizer.shard; }), literal("'moments'"),
+       one_of(kNamesOf<ShardedState>), may_change, not_differ,
+       "what `distributed` shards. `gradients`: also the sums of the gradients of layers' weights; every microbatch "
+       "then sums its gradients over dp, which `megalith plan` prices, and sums have another order "
+       "([numerics.md](numerics.md#gradients-and-their-norm)); not with `muon`"},
       {"data.tokenizer", at([](auto& c) -> auto& { return c.data.tokenizer; }), words("`gpt2`"),
        one_of(tokenizer::tokenizer_names()), must_match, not_differ,
        "`byte`: 256 ids, no files; `gpt2` and `bpe`: byte-level BPE; `bert-uncased`, `bert-cased`: WordPiece; "

@@ -260,8 +260,10 @@ constexpr OtherName kOtherNames[] = {
     {"use_distributed_optimizer distributed_optimizer zero fsdp use_fsdp data_parallel_sharding_strategy "
      "use_torch_fsdp2 use_custom_fsdp use_megatron_fsdp data_parallel_shard_degree fsdp_reshard_after_forward "
      "num_distributed_optimizer_instances",
-     "optimizer.distributed", "It is true or false, and shards moments and masters"},
-    {"zero_stage zero_optimization.stage", "optimizer.distributed", "It is true for stage 1, false for 0"},
+     "optimizer.distributed",
+     "It is true or false, and shards moments and masters; optimizer.shard = gradients shards gradients, too"},
+    {"zero_stage zero_optimization.stage", "optimizer.distributed",
+     "It is true for stage 1, false for 0; stage 2 also has optimizer.shard = gradients"},
     // [data]
     {"data_path", "data.train", "It takes text files, folders of them, or what `megalith data build` has written"},
     {"shuffle data_shuffle shuffle_data shuffle_buffer_size no_shuffle", "",

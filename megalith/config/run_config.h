@@ -69,7 +69,7 @@ struct RunConfig {
   struct Optimizer {
     std::optional<double> lr, min_lr, weight_decay, beta1, beta2, eps, clip, muon_momentum;
     std::optional<Index> warmup_steps, decay_steps;
-    std::optional<std::string> decay, type, muon_scale, moments;
+    std::optional<std::string> decay, type, muon_scale, moments, shard;
     std::optional<bool> distributed;
   } optimizer;
   struct Data {

@@ -8,6 +8,8 @@ void check(const OptimConfig& c, Problems& out) {
   out.require(c.min_lr <= c.lr, "optimizer.min_lr", c.min_lr, str("must be at most optimizer.lr = ", c.lr));
   out.require(c.moments != MomentType::bf16 || c.type != OptimizerType::muon, "optimizer.moments", "bf16",
               "does not go with optimizer.type = muon: only AdamW's moments can be bf16; use f32, or adamw");
+  out.require(!c.shards_gradients() || c.type != OptimizerType::muon, "optimizer.shard", "gradients",
+              "does not go with optimizer.type = muon, which updates whole matrices: use moments, or adamw");
   switch (c.decay) {
     case DecayCurve::constant:
       return;

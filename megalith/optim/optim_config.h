@@ -38,6 +38,8 @@ struct OptimConfig {
   MuonScale muon_scale = MuonScale::match_rms_adamw;
   double clip = 1.0;                   ///< of the global gradient norm; 0: no clipping
   Sharding sharding = Sharding::none;  ///< recipe: `distributed`
+  ShardedState shard = ShardedState::moments;
+  bool shards_gradients() const { return sharding == Sharding::optimizer && shard == ShardedState::gradients; }
 };
 
 /// Rules over several members, under the keys of the recipe.

@@ -32,7 +32,8 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
                                                                    : model::CaptureInstance::microbatch,
           .recompute = plan.recompute,
           .fp8 = plan.fp8,
-          .sharding = plan.optimizer.sharding};
+          .sharding = plan.optimizer.sharding,
+          .shard = plan.optimizer.shard};
 }
 
 }  // namespace megalith::train

@@ -25,8 +25,9 @@ struct KilledGrid {
 constexpr KilledGrid kTp2{"tp2", "--set parallel.tp=2"}, kPp2{"pp2", "--set parallel.pp=2"},
     kDp2{"dp2", "--set parallel.ranks=2"},
     kEp2{"ep2",
-         "--set parallel.ep=2 --set optimizer.distributed=true --set moe.num_experts=4 --set moe.ffn_hidden_size=8 "
-         "--set moe.score=sigmoid --set moe.expert_bias_rate=0.01"};
+         "--set parallel.ep=2 --set optimizer.distributed=true --set optimizer.shard=gradients "
+         "--set moe.num_experts=4 --set moe.ffn_hidden_size=8 --set moe.score=sigmoid "
+         "--set moe.expert_bias_rate=0.01"};
 
 class KilledAtEveryOperation : public ::testing::TestWithParam<std::tuple<KilledGrid, int, const char*>> {};
 

@@ -389,10 +389,11 @@ TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
       "--set graphs.mode=iteration --set graphs.optimizer=true --set graphs.warmup_steps=2";
   const std::string kExperts = "--set moe.num_experts=4 --set moe.aux_loss=0.1 --set moe.aux_scope=sequence";
   const std::string kClones = kExperts + " --set moe.echo.slots=2 --set moe.echo.min_pairs=0";
+  const std::string kShards = "--set optimizer.distributed=true --set optimizer.shard=gradients";
   const struct {
     int ranks;
     const char* grid;
-    std::string graphs = "", experts = "";
+    std::string graphs = "", more = "";
   } grids[] = {{1, ""},
                {2, "tp=2"},
                {4, "tp=4"},
@@ -416,19 +417,21 @@ TEST_F(Program, MpirunGivesTheBitsOfThreadsOnEveryGrid) {
                {4, "tp=2 etp=1 ep=2 ranks=4", "", kExperts},
                {4, "pp=2 ep=2", "", kExperts},
                {4, "ep=4 ranks=4", "", kClones},
-               {4, "pp=2 ep=2", "", kClones + " --set moe.echo.backend=collective"}};
-  for (const auto& [ranks, grid, graphs, experts] : grids) {
-    std::string settings = experts + (ranks % 4 == 0 ? " --set train.precision=fp64" : "");
+               {4, "pp=2 ep=2", "", kClones + " --set moe.echo.backend=collective"},
+               {2, "ranks=2", "", kShards},
+               {4, "pp=2 chunks=2 ranks=4", "", kShards}};
+  for (const auto& [ranks, grid, graphs, more] : grids) {
+    std::string settings = more + (ranks % 4 == 0 ? " --set train.precision=fp64" : "");
     std::istringstream words(grid);
     for (std::string word; words >> word;) settings += " --set parallel." + word;
-    // Experts are of both runs, graphs of one.
+    // What is set in `more` is of both runs, graphs are of one.
     ASSERT_EQ(run_shell(train("threads", settings)).code, 0) << grid;
     const Finished mpi = run_shell(mpirun(ranks, train_process("mpi", settings + " " + graphs)));
     ASSERT_EQ(mpi.code, 0) << grid << " " << graphs << "\n" << mpi.err;
     std::vector<std::string> got = metrics("mpi");
     std::erase_if(got, [](const std::string& line) { return line.starts_with("{\"graphs\""); });
     EXPECT_EQ(got, metrics("threads")) << grid << " " << graphs;
-    if (experts.starts_with(kClones)) {
+    if (more.starts_with(kClones)) {
       EXPECT_THAT(got, ::testing::Contains(::testing::ContainsRegex("\"clones\":[1-9]"))) << grid;
     }
     ASSERT_EQ(run_shell("rm -r " + out("mpi") + " " + out("threads")).code, 0);

@@ -147,6 +147,31 @@ TEST(Recipe, TheOptimizerIsDistributedWhenAsked) {
             std::string::npos);
 }
 
+TEST(Recipe, GradientsAreShardedWithADistributedOptimizerOnly) {
+  const auto plan_with = [](const std::vector<std::string>& settings) {
+    return resolve(parse_recipe(kSmall, "r.toml", settings));
+  };
+  const RunPlan plan = plan_with({"optimizer.distributed=true", "optimizer.shard=gradients"});
+  EXPECT_EQ(plan.optimizer.shard, ShardedState::gradients);
+  EXPECT_TRUE(plan.optimizer.shards_gradients());
+  EXPECT_EQ(resolve(parse_recipe(to_toml(plan.as_config()), "resolved")).optimizer.shard, ShardedState::gradients);
+  EXPECT_EQ(plan_with({"optimizer.distributed=true"}).optimizer.shard, ShardedState::moments);
+  const RunPlan alone = plan_with({"optimizer.shard=gradients"});
+  EXPECT_FALSE(alone.optimizer.shards_gradients());
+  EXPECT_THAT(alone.warnings(), ::testing::Contains("optimizer.shard = gradients: does nothing with "
+                                                    "optimizer.distributed = false"));
+  EXPECT_THAT(plan_with({"optimizer.shard=moments"}).warnings(), ::testing::IsEmpty());
+  EXPECT_NE(problem_of(kSmall, {"optimizer.shard=all"}).find("optimizer.shard = all: must be moments or gradients"),
+            std::string::npos);
+  const std::vector<std::string> muon = {"optimizer.distributed=true", "optimizer.shard=gradients",
+                                         "optimizer.type=muon"};
+  EXPECT_NE(problem_of(kSmall, muon)
+                .find("optimizer.shard = gradients: does not go with optimizer.type = muon, which "
+                      "updates whole matrices: use moments, or adamw"),
+            std::string::npos);
+  EXPECT_NO_THROW(plan_with({"optimizer.shard=gradients", "optimizer.type=muon"})) << "nothing is sharded";
+}
+
 TEST(Recipe, LargeMessagesGoByCopyEnginesUnlessAskedOtherwise) {
   const auto transport = [](const std::vector<std::string>& settings) {
     return resolve(parse_recipe(kSmall, "r.toml", settings)).transfers;

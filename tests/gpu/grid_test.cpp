@@ -91,7 +91,9 @@ std::vector<Grid> gpu_grids() {
           {.tp = 2, .pp = 2, .chunks = 2, .sequence_parallel = kShared},
           {.tp = 2, .dp = 2, .sharding = kSharded},
           {.pp = 2, .dp = 2, .chunks = 2, .sharding = kSharded},
-          {.dp = 4, .sharding = kSharded}};
+          {.dp = 4, .sharding = kSharded},
+          {.dp = 2, .sharding = kSharded, .shard = ShardedState::gradients},
+          {.pp = 2, .dp = 2, .chunks = 2, .sharding = kSharded, .shard = ShardedState::gradients}};
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GpuGrid, ::testing::ValuesIn(gpu_grids()),

@@ -84,13 +84,14 @@ TEST_P(GpuSlowMessages, ChangeNoBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GpuSlowMessages,
-                         ::testing::Values(Grid{.pp = 2}, Grid{.pp = 2, .chunks = 2},
-                                           Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on},
-                                           Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.pp = 4, .chunks = 2},
-                                           Grid{.tp = 2, .pp = 2},
-                                           Grid{.pp = 2, .dp = 2, .sharding = Sharding::optimizer}),
-                         [](const auto& test) { return test.param.name(); });
+INSTANTIATE_TEST_SUITE_P(
+    All, GpuSlowMessages,
+    ::testing::Values(Grid{.pp = 2}, Grid{.pp = 2, .chunks = 2},
+                      Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on},
+                      Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.pp = 4, .chunks = 2},
+                      Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .dp = 2, .sharding = Sharding::optimizer},
+                      Grid{.dp = 2, .sharding = Sharding::optimizer, .shard = ShardedState::gradients}),
+    [](const auto& test) { return test.param.name(); });
 
 }  // namespace
 }  // namespace megalith

@@ -98,7 +98,8 @@ void expect_planned_buffers(const GraphAccount& account, const config::RunPlan& 
 TEST(GraphAccounting, TheAddressesOfARunGiveThePlannedBuffers) {
   for (const Grid& grid :
        {Grid{}, Grid{.tp = 2}, Grid{.pp = 2}, Grid{.pp = 4}, Grid{.pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2},
-        Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
+        Grid{.tp = 2, .pp = 2, .chunks = 2}, Grid{.tp = 2, .pp = 2, .sequence_parallel = nn::SequenceParallel::on},
+        Grid{.dp = 2, .sharding = Sharding::optimizer, .shard = ShardedState::gradients}}) {
     for (const GraphsPer per : {GraphsPer::microbatch, GraphsPer::slot}) {
       SCOPED_TRACE(grid.name() + " " + std::string(name(per)));
       const config::RunPlan plan = plan_of(grid, GraphMode::layers, per);

@@ -54,6 +54,9 @@ INSTANTIATE_TEST_SUITE_P(All, Memory, ::testing::ValuesIn(support::all_grids()),
 INSTANTIATE_TEST_SUITE_P(Sharded, Memory, ::testing::ValuesIn(support::sharded_grids()),
                          [](const auto& test) { return test.param.name(); });
 
+INSTANTIATE_TEST_SUITE_P(ShardedGradients, Memory, ::testing::ValuesIn(support::gradient_grids()),
+                         [](const auto& test) { return test.param.name(); });
+
 TEST(Memory, DoesNotGrowWithTheNumberOfMicrobatches) {
   const auto bytes = [](Index batch) {
     config::RunPlan plan = support::small_plan({.pp = 4}, "fp32");

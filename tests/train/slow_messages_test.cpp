@@ -1,7 +1,9 @@
 // Messages that come late. Input gradients: their senders go on meanwhile, and must keep them until the stage before
-// has taken them. Gathered parameters: no graph may be launched before those that it reads are there.
+// has taken them. Gathered parameters: no graph may be launched before those that it reads are there. Sums of sharded
+// gradients: until they are awaited, no later layer or microbatch may write their window.
 #include <chrono>
 #include <deque>
+#include <map>
 #include <thread>
 
 #include "tests/comm/late_gathers.h"
@@ -68,6 +70,37 @@ void for_late_runs(config::RunPlan plan, const support::AtTheEnd& at_the_end, Ch
   }
 }
 
+/// Sums nothing before it is waited for, and then what is there.
+class LateScatters final : public ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  ~LateScatters() override { EXPECT_TRUE(late_.empty()) << late_.size() << " sums were never awaited"; }
+  comm::Ticket reduce_scatter(const comm::Call& call, const void* in, void* out, Stream) override {
+    late_.emplace(kLate + posted_, Late{call, in, out});
+    return {kLate + posted_++, call.entry};
+  }
+  void wait(comm::Ticket ticket, Stream stream) override {
+    if (ticket.id < kLate) return inner().wait(ticket, stream);
+    const auto late = late_.extract(ticket.id);
+    ASSERT_FALSE(late.empty()) << "a sum is awaited twice";
+    const Late& sum = late.mapped();
+    const comm::Ticket summed = inner().reduce_scatter(sum.call, sum.in, sum.out, stream);
+    if (summed.id >= 0) inner().wait(summed, stream);
+  }
+  void cancel(comm::Ticket ticket) noexcept override {
+    if (late_.erase(ticket.id) == 0) inner().cancel(ticket);
+  }
+
+ private:
+  struct Late {
+    comm::Call call;
+    const void* in;
+    void* out;
+  };
+  std::map<std::int64_t, Late> late_;
+  std::int64_t posted_ = 0;
+};
+
 class LateGradientsGrid : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(LateGradientsGrid, ChangeNoBits) {
@@ -102,6 +135,25 @@ TEST_P(LateGathersGrid, AreAwaitedOnceBeforeWhatReadsThem) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sharded, LateGathersGrid,
+                         ::testing::Values(Grid{.dp = 2},
+                                           Grid{.tp = 2, .dp = 2, .sequence_parallel = nn::SequenceParallel::on},
+                                           Grid{.pp = 2, .dp = 2, .chunks = 2}),
+                         [](const auto& test) { return test.param.name(); });
+
+class LateScattersGrid : public ::testing::TestWithParam<Grid> {};
+
+TEST_P(LateScattersGrid, AreAwaitedBeforeTheirWindowIsWritten) {
+  Grid grid = GetParam();
+  grid.sharding = Sharding::optimizer;
+  grid.shard = ShardedState::gradients;
+  const config::RunPlan plan = support::small_plan(grid, "fp32", 10);
+  const auto want = support::run_of(plan, [](train::Engine&, Index) {});
+  for_late_runs<LateScatters>(
+      plan, [](train::Engine&, Index) {},
+      [&](const support::GraphRun& late) { support::expect_same_training(late, *want); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sharded, LateScattersGrid,
                          ::testing::Values(Grid{.dp = 2},
                                            Grid{.tp = 2, .dp = 2, .sequence_parallel = nn::SequenceParallel::on},
                                            Grid{.pp = 2, .dp = 2, .chunks = 2}),

@@ -20,9 +20,11 @@ struct Grid {
   int tp = 1, pp = 1, dp = 1, chunks = 1;
   Sharding sharding = Sharding::none;
   nn::SequenceParallel sequence_parallel = nn::SequenceParallel::off;  ///< outside tensor-parallel regions
+  ShardedState shard = ShardedState::moments;
   int ranks() const { return tp * pp * dp; }
   std::string name() const {
     return str("tp", tp, "_pp", pp, "_dp", dp, "_chunks", chunks, sharding == Sharding::none ? "" : "_sharded",
+               shard == ShardedState::moments ? "" : "_gradients",
                sequence_parallel == nn::SequenceParallel::off ? "" : "_sequence_parallel");
   }
 };
@@ -58,6 +60,13 @@ inline std::vector<Grid> sharded_grids() {
   return grids;
 }
 
+/// The same grids with sharded gradients.
+inline std::vector<Grid> gradient_grids() {
+  std::vector<Grid> grids = sharded_grids();
+  for (Grid& grid : grids) grid.shard = ShardedState::gradients;
+  return grids;
+}
+
 /// A model with odd widths and a vocabulary that no shard divides; dropout everywhere. Its samples are of an odd
 /// length, so that a microbatch whose rows are shared needs a sample for each rank.
 inline config::RunConfig small_config(const Grid& grid, const std::string& precision, Index steps = 20) {
@@ -82,6 +91,7 @@ inline config::RunConfig small_config(const Grid& grid, const std::string& preci
   c.optimizer.lr = 3e-3;
   c.optimizer.warmup_steps = 4;
   c.optimizer.distributed = grid.sharding == Sharding::optimizer;
+  c.optimizer.shard = grid.shard == ShardedState::gradients ? "gradients" : "moments";
   c.data.tokenizer = "byte";
   c.data.train = std::vector<std::string>{"none"};
   return c;

@@ -85,6 +85,24 @@ TEST(VerifyGrids, EqualRecipesAgree) {
   EXPECT_TRUE(verify_changed({.dp = 2}, with_experts, kNothing).agree());
 }
 
+// A window holds the gradients of several layers in turn, and of each microbatch anew.
+TEST(VerifyGrids, ShardedGradientsAgreeOpByOp) {
+  const Grid sharded{.tp = 2, .dp = 2, .sharding = Sharding::optimizer, .shard = ShardedState::gradients};
+  for (const Change set : {kNothing, Change(with_experts)}) {
+    config::RunConfig one = verified_config({}, "fp64"), other = verified_config(sharded, "fp64");
+    for (config::RunConfig* const c : {&one, &other}) set(*c);
+    const config::RunPlan a = config::resolve(one), b = config::resolve(other);
+    const HashedData data;
+    const std::shared_ptr<io::Fs> fs = io::posix_fs();
+    const VerifyResult found =
+        train::verify_grids({.plans = {&a, &b}, .data = data, .identity = {}, .fs = *fs, .steps = 2, .ops_of_step = 2});
+    EXPECT_TRUE(found.agree());
+    ASSERT_TRUE(found.ops);
+    EXPECT_GT(found.ops->compared, 100);
+    EXPECT_FALSE(found.ops->first) << found.ops->first->key.op << " of " << found.ops->first->gradient_of;
+  }
+}
+
 TEST(VerifyGrids, AnUpdateWithAnotherRateIsNamedByItsFactor) {
   const VerifyResult found =
       verify_changed({.pp = 2}, kNothing, [](config::RunConfig& c) { c.optimizer.lr = 6e-3, c.optimizer.min_lr = 0; });

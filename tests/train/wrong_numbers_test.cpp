@@ -160,7 +160,8 @@ void expect_no_trace(const config::RunPlan& plan, const std::vector<support::Bro
 
 TEST(WrongNumbers, ASkippedStepLeavesNoTrace) {
   for (const Grid& grid :
-       {Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .chunks = 2}}) {
+       {Grid{.dp = 2, .sharding = Sharding::optimizer}, Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .chunks = 2},
+        Grid{.dp = 2, .sharding = Sharding::optimizer, .shard = ShardedState::gradients}}) {
     SCOPED_TRACE(grid.name());
     const config::RunPlan plan = skipping_plan(support::small_config(grid, "bf16", 8));
     expect_no_trace(plan, {support::broken_gradients(grid.ranks() - 1)}, support::graph_ways());
