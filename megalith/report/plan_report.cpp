@@ -171,6 +171,21 @@ PlannedRanks::Slots other_slots(const config::RunPlan& plan, int rank) {
   return {.one_less = train::planned_bytes(less, rank), .other_weights = train::planned_bytes(other, rank)};
 }
 
+constexpr std::array<const char*, 2> kShardNames = {"moments", "gradients"};  // of ShardedState
+
+Index gradients_in(const BytesByOwner& bytes) { return of(bytes, "gradients") + of(bytes, kGradWindowsOwner); }
+
+/// What gradients take and their sums send, with both settings of optimizer.shard.
+std::string shard_text(const config::RunPlan& plan, const PlannedRanks& planned) {
+  if (planned.by_shard.empty()) return "";
+  const auto now = static_cast<std::size_t>(plan.optimizer.shard), other = 1 - now;
+  const train::RankCost &is = planned.by_shard[now], &would_be = planned.by_shard[other];
+  return str("gradients of rank ", planned.largest(), ": ", human_bytes(gradients_in(is.bytes)), ", sums over dp send ",
+             human_bytes(is.sums_sent), " a step; with optimizer.shard = ", kShardNames.at(other), " ",
+             human_bytes(gradients_in(would_be.bytes)), ", sums send ", human_bytes(would_be.sums_sent),
+             ", the rank then ", human_bytes(total(would_be.bytes)), "\n");
+}
+
 /// What the ranks of each pipeline stage take: they are alike.
 std::vector<BytesByOwner> bytes_by_stage(const config::RunPlan& plan, const grid::RankGenerator& grid) {
   std::vector<BytesByOwner> stages;
@@ -262,7 +277,14 @@ PlannedRanks plan_ranks(const config::RunPlan& plan) {
   if (plan.grid.dp * plan.grid.cp == 1) return planned;
   config::RunPlan other = plan;
   other.optimizer.sharding = is_sharded(plan) ? Sharding::none : Sharding::optimizer;
-  planned.other_sharding = train::planned_bytes(other, static_cast<int>(planned.largest()));
+  const auto largest = static_cast<int>(planned.largest());
+  planned.other_sharding = train::planned_bytes(other, largest);
+  if (!is_sharded(plan) || plan.optimizer.type == optim::OptimizerType::muon) return planned;
+  for (const ShardedState shard : {ShardedState::moments, ShardedState::gradients}) {
+    other = plan;
+    other.optimizer.shard = shard;
+    planned.by_shard.push_back(train::planned_cost(other, largest));
+  }
   return planned;
 }
 
@@ -284,6 +306,7 @@ std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) 
   text += str("largest: rank ", planned.largest(), ", ", human_bytes(total(largest)), ": ", owners_of(largest), "\n");
   if (world_size > 1) text += str("sum of all ranks: ", human_bytes(sum_of(planned.ranks)), "\n");
   text += sharding_text(plan, planned);
+  text += shard_text(plan, planned);
   text += slots_text(plan, planned);
   text += recompute_text(plan, planned);
   for (const GpuSize& gpu : kGpuSizes) text += fit_text(plan, gpu, planned);
@@ -307,6 +330,13 @@ std::string plan_json(const config::RunPlan& plan, const PlannedRanks& planned) 
     out["other_sharding"] = {{"optimizer.distributed", !is_sharded(plan)},
                              {"optimizer", of(*planned.other_sharding, "optimizer")},
                              {"total", total(*planned.other_sharding)}};
+  }
+  for (std::size_t shard = 0; shard < planned.by_shard.size(); ++shard) {
+    const train::RankCost& cost = planned.by_shard[shard];
+    out["shard"].push_back({{"optimizer.shard", kShardNames.at(shard)},
+                            {"gradients", gradients_in(cost.bytes)},
+                            {"sums_sent", cost.sums_sent},
+                            {"total", total(cost.bytes)}});
   }
   if (planned.slots) {
     out["echo"] = {

@@ -6,6 +6,7 @@
 #include "megalith/config/run_plan.h"
 #include "megalith/tensor/memory.h"
 #include "megalith/train/recompute_choices.h"
+#include "megalith/train/run_memory.h"
 
 namespace megalith::apps {
 
@@ -23,6 +24,9 @@ struct PlannedRanks {
   std::optional<Slots> slots = {};
   /// The bytes of the rank that takes most, for each of train::recompute_choices().
   std::vector<BytesByOwner> by_recompute = {};
+  /// What the largest rank costs with each optimizer.shard, in the order of ShardedState. Empty unless the optimizer is
+  /// sharded, and may shard gradients.
+  std::vector<train::RankCost> by_shard = {};
 
   /// The first of those that take most.
   std::size_t largest() const;

@@ -70,6 +70,40 @@ TEST(PlanReport, SaysWhatTheOptimizerTakesTheOtherWay) {
   EXPECT_THAT(text_of(plan_of({"parallel.tp=2"})), Not(HasSubstr("optimizer.distributed"))) << "one model copy";
 }
 
+TEST(PlanReport, PricesShardedGradientsInBytesThatAStepSends) {
+  const std::vector<std::string> distributed = {"optimizer.distributed=true"};
+  const config::RunPlan moments = plan_of(distributed, 4);
+  config::RunPlan gradients = moments;
+  gradients.optimizer.shard = ShardedState::gradients;
+  const PlannedRanks of_moments = plan_ranks(moments), of_gradients = plan_ranks(gradients);
+  ASSERT_EQ(of_moments.by_shard.size(), 2u);
+  const train::RankCost &whole = of_moments.by_shard[0], &sharded = of_moments.by_shard[1];
+  EXPECT_EQ(whole.bytes, of_moments.ranks.front());
+  EXPECT_EQ(sharded.bytes, of_gradients.ranks.front());
+  // 16 layers of 12 * 64^2 weights, in 8 microbatches on each of 4 ranks.
+  const Index weights = Index{16} * 12 * 64 * 64 * 4;
+  EXPECT_EQ(sharded.sums_sent - whole.sums_sent, 7 * weights / 4 * 3);
+  EXPECT_EQ(whole.sums_sent, whole.bytes.at("gradients") / 4 * 3);
+  const Index much = whole.bytes.at("gradients"),
+              little = sharded.bytes.at("gradients") + sharded.bytes.at("gradient windows");
+  EXPECT_EQ(much - little, weights / 4 * 3 - 2 * weights / 16);
+  EXPECT_THAT(
+      plan_text(moments, of_moments),
+      HasSubstr("gradients of rank 0: " + human_bytes(much) + ", sums over dp send " + human_bytes(whole.sums_sent) +
+                " a step; with optimizer.shard = gradients " + human_bytes(little) + ", sums send " +
+                human_bytes(sharded.sums_sent) + ", the rank then " + human_bytes(total(sharded.bytes)) + "\n"));
+  EXPECT_THAT(plan_text(gradients, of_gradients),
+              HasSubstr("gradients of rank 0: " + human_bytes(little) + ", sums over dp send " +
+                        human_bytes(sharded.sums_sent) + " a step; with optimizer.shard = moments "));
+  const nlohmann::json report = nlohmann::json::parse(plan_json(gradients, of_gradients));
+  EXPECT_EQ(report.at("shard").at(1).at("optimizer.shard"), "gradients");
+  EXPECT_EQ(report.at("shard").at(1).at("sums_sent"), sharded.sums_sent);
+  EXPECT_EQ(report.at("shard").at(0).at("total"), total(whole.bytes));
+  EXPECT_THAT(text_of(plan_of({}, 4)), Not(HasSubstr("optimizer.shard")));
+  EXPECT_THAT(text_of(plan_of({"optimizer.distributed=true", "optimizer.type=muon"}, 4)),
+              Not(HasSubstr("optimizer.shard")));
+}
+
 TEST(PlanReport, SaysWhichGpusHoldTheLargestRank) {
   const config::RunPlan plan = plan_of({}, 2);
   const auto text = [&](double most) { return plan_text(plan, {{gib(1), gib(most)}}); };
