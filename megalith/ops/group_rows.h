@@ -43,6 +43,15 @@ struct GroupRows {
   }
 };
 
+/// The rows from `row` on that are in the group to which row `row` belongs; 0 where it belongs to none.
+inline Index rows_of_group_from(const HostGroups& groups, Index count, Index row) {
+  for (Index g = 0; g < count; ++g) {
+    const Index end = Index{groups.begin[g]} + groups.rows[g];
+    if (groups.begin[g] <= row && row < end) return end - row;
+  }
+  return 0;
+}
+
 /// The most rows of a buffer for `rows` rows in any of `groups` groups.
 inline Index capacity_of_groups(Index rows, Index groups, Index alignment) {
   return (rows + (alignment - 1) * std::min(groups, rows)) / alignment * alignment;

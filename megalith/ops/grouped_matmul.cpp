@@ -19,6 +19,7 @@ constexpr Names kForward{{"grouped_matmul"}, "x", "w", "y"};
 constexpr Names kInputGrad{{"grouped_matmul_input_grad"}, "dy", "w", "dx"};
 constexpr Names kActivated{{"grouped_matmul_activated"}, "x", "w", "z"};
 constexpr Names kActivatedInputGrad{{"grouped_matmul_activated_input_grad"}, "dy", "w", "ph"};
+constexpr Names kActivationGrad{{"grouped_activation_grad"}, "z", "dz", "dh"};
 constexpr Names kWeightGrad{{"grouped_matmul_weight_grad"}, "dy", "dw", "x"};
 
 void check_groups(const GroupRows& groups, Index count, const Names& names) {
@@ -278,6 +279,30 @@ void grouped_matmul_activated_input_grad(Exec& ex, const GroupedActivatedInputGr
         cuda::grouped_matmul(exec, stream, on_gpu(product_of(args), kActivatedInputGrad));
         cuda::activate_groups_backward(stream, args);
       });
+}
+
+void grouped_activation_grad(Exec& ex, const GroupedActivationGrad& args) {
+  const Names& names = kActivationGrad;
+  expect_float(ex, args.z, names.op);
+  const DType dtype = args.z.dtype();
+  const Index rows = names.dims<2>(args.z, "z")[0];
+  check_activation(args.z, args.dh, dtype, names);
+  names.like(args.dz, args.z.shape(), dtype, "dz");
+  names.like(args.p, {rows, 1}, statistics_dtype(dtype), "p");
+  names.like(args.dp, {rows, 1}, statistics_dtype(dtype), "dp");
+  check_groups(args.groups, args.groups.begin.numel(), names);
+  const GroupedActivatedInputGrad all{
+      .dy = {}, .w = {}, .z = args.z, .p = args.p, .dz = args.dz, .ph = args.dh, .dp = args.dp, .groups = args.groups};
+  run_kernel(
+      ex,
+      {.name = names.op.data(),
+       .reads = {args.z, args.p, args.dh, args.groups.begin, args.groups.rows},
+       .writes = {args.dz, args.dh, args.dp}},
+      [all] {
+        const GroupRows& groups = all.groups;
+        cpu::activate_groups_backward(all, {groups.begin.data<std::int32_t>(), groups.rows.data<std::int32_t>()});
+      },
+      [all](auto&, auto stream) { cuda::activate_groups_backward(stream, all); });
 }
 
 }  // namespace megalith::ops

@@ -85,6 +85,16 @@ struct GroupedActivatedInputGrad {
 };
 void grouped_matmul_activated_input_grad(Exec& ex, const GroupedActivatedInputGrad& args);
 
+/// What grouped_matmul_activated_input_grad() does with dh, for a dh that another op has made.
+struct GroupedActivationGrad {
+  Tensor z;       // in   [M, 2F] or [M, F]
+  Tensor p;       // in   [M, 1] f32 (f64 for f64)
+  Tensor dh;      // in   [M, F]; out: p h
+  Tensor dz, dp;  // out  like z, and may be z; [M, 1], like p
+  GroupRows groups;
+};
+void grouped_activation_grad(Exec& ex, const GroupedActivationGrad& args);
+
 /// While it lives, these ops also run with other sizes on a GPU, up to one group with all rows, over operands without
 /// meaning. So the library loads what any sizes need. Loading in a step would wait for the device, and so for other
 /// ranks, which may wait for this one. Use it for passes before the first step: results are undefined, and so are

@@ -33,16 +33,27 @@ void expect_operands(const Operand& straight, const Operand& turned, Index rows,
     throw ShapeError(str("[", op, "] turned.blocks: must be those of straight"));
 }
 
+void expect_groups_of_blocks(const GroupRows& groups, const Operand& straight, const Operand& turned,
+                             std::string_view op) {
+  if (!groups.begin) return;
+  expect_like(groups.rows, groups.begin.shape(), DType::i32, op);
+  if (groups.alignment < 1 || groups.alignment % kScaleBlock != 0)
+    throw ShapeError(str("[", op, ".groups] alignment = ", groups.alignment, ": must be a multiple of ", kScaleBlock));
+  if ((straight ? straight : turned).blocks != ScaleBlocks::vectors)
+    throw ShapeError(str("[", op, "] straight.blocks, turned.blocks = squares: must be vectors with groups"));
+}
+
 void quantise(Exec& ex, const Quantise& args) {
   expect_float(ex, args.x, "quantise");
   const auto [rows, columns] = dims<2>(args.x, "quantise.x");
   if (args.x.dtype() == DType::f64) throw ShapeError("[quantise] x: dtype = f64: must be f32, bf16 or f16");
   if (!args.straight && !args.turned) throw ShapeError("[quantise] straight, turned: one of them must be defined");
   expect_operands(args.straight, args.turned, rows, columns, "quantise");
+  expect_groups_of_blocks(args.groups, args.straight, args.turned, "quantise");
   run_kernel(
       ex,
       {.name = "quantise",
-       .reads = {args.x},
+       .reads = {args.x, args.groups.begin, args.groups.rows},
        .writes = {args.straight.values, args.straight.scales, args.turned.values, args.turned.scales}},
       [args] { cpu::quantise(args); }, [args](auto&, auto stream) { cuda::quantise(stream, args); });
 }

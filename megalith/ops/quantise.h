@@ -1,5 +1,6 @@
 #pragma once
 #include "megalith/ops/e4m3.h"
+#include "megalith/ops/group_rows.h"
 #include "megalith/runtime/exec.h"
 
 namespace megalith::ops {
@@ -31,13 +32,20 @@ void expect_operands(const Operand& straight, const Operand& turned, Index rows,
 /// squares of both are the same blocks, so `turned` has the same codes and scales then. Entries of scales that belong
 /// to no block become 1. Infinity and NaN become NaN and do not change the scale of their block. Bits are the same on
 /// CPUs and GPUs. R and C may be 0. Reads x once: 2 to 4 bytes per element, and writes 1 per element and form.
+/// With `groups`, x has numbers in the rows of groups only. Rows of none count as zeros up to the next multiple of 128.
+/// From there to the next group nothing is read, and nothing is written in either operand.
 /// Throws ShapeError.
 struct Quantise {
   Tensor x;               // in   [R, C] f32, bf16 or f16
   Operand straight = {};  // out  [R, C]
   Operand turned = {};    // out  [C, R]
   ScaleForm form = ScaleForm::f32;
+  GroupRows groups = {};  // in   undefined: all rows. Its alignment is a multiple of 128. Blocks are vectors
 };
 void quantise(Exec& ex, const Quantise& args);
+
+/// Throws ShapeError unless groups are undefined, or may be those of the rows of an operand by vectors.
+void expect_groups_of_blocks(const GroupRows& groups, const Operand& straight, const Operand& turned,
+                             std::string_view op);
 
 }  // namespace megalith::ops

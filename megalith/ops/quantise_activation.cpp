@@ -28,10 +28,12 @@ void quantise_activation(Exec& ex, const QuantiseActivation& args) {
   const Index units = args.activation == Activation::swiglu ? width / 2 : width;
   expect_like(args.z, {tokens, width_of(args.activation, units)}, args.z.dtype(), "quantise_activation.z");
   expect_results(args.y, tokens, units, args.straight, args.turned, args.z.dtype(), kName);
+  expect_groups_of_blocks(args.groups, args.straight, args.turned, kName);
+  if (args.groups.begin && args.y) throw ShapeError("[quantise_activation] y: must be undefined with groups");
   run_kernel(
       ex,
       {.name = kName,
-       .reads = {args.z},
+       .reads = {args.z, args.groups.begin, args.groups.rows},
        .writes = {args.y, args.straight.values, args.straight.scales, args.turned.values, args.turned.scales}},
       [args] { cpu::quantise_activation(args); },
       [args](auto&, auto stream) { cuda::quantise_activation(stream, args); });

@@ -16,6 +16,7 @@ struct QuantiseActivation {
   Operand straight = {};  // out  [T, F], as of Quantise with x = y
   Operand turned = {};    // out  [F, T]
   Activation activation = Activation::swiglu;
+  GroupRows groups = {};  // in   as of Quantise; with them y is undefined
 };
 void quantise_activation(Exec& ex, const QuantiseActivation& args);
 

@@ -9,6 +9,7 @@
 
 #include "tests/ops/device_cases.h"
 #include "tests/ops/fp8_reference.h"
+#include "tests/ops/scaled_grouped_cases.h"
 
 namespace megalith::ops {
 namespace {
@@ -217,6 +218,26 @@ TEST_P(DeviceOps, ScaledMatmulsKeepNan) {
   for (Index i = 0; i < m; ++i) {
     for (Index j = 0; j < n; ++j)
       ASSERT_EQ(std::isfinite(got[static_cast<std::size_t>(i * n + j)]), i != 3 && i != 255) << i << ", " << j;
+  }
+}
+
+/// Rows of groups and their GEMMs.
+TEST_P(DeviceOps, MultipliesGroupsInFp8) {
+  if (t().dtype() != DType::bf16) GTEST_SKIP() << "the operands are the same for every dtype";
+  Exec& ex = t().tested();
+  for (const std::vector<Index>& sizes : scaled_group_sizes()) check_quantised_groups(ex, sizes, 200);
+  t().release();
+  if (const std::string why = why_no_scaled_grouped_matmul(ex); !why.empty()) GTEST_SKIP() << why;
+  std::vector<std::vector<Index>> all = scaled_group_sizes();
+  if (ex.device() == Device::cuda) all.push_back({1000, 0, 3000, 17, 129});  // more tiles than multiprocessors
+  for (const std::vector<Index>& sizes : all) {
+    SCOPED_TRACE(::testing::PrintToString(sizes));
+    for (const auto& [n, k] : {std::pair<Index, Index>{128, 128}, {640, 256}, {256, 1024}}) {
+      check_scaled_grouped_rows(ex, sizes, n, k, 2e-3);
+      t().release();
+      check_scaled_grouped_weight_grad(ex, sizes, n, k, 2e-3);
+      t().release();
+    }
   }
 }
 

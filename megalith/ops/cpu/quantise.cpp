@@ -22,6 +22,11 @@ void put_vector_scales(const Operand& operand, Index block, Index line, const fl
   std::copy_n(scales, count, operand.scales.data<float>() + block * operand.scales.dim(1) + line);
 }
 
+Index live_rows_from(const GroupRows& groups, Index row, Index all) {
+  if (!groups.begin) return all;
+  return rows_of_group_from({groups.begin.data<std::int32_t>(), groups.rows.data<std::int32_t>()}, groups.count(), row);
+}
+
 void quantise_square(const OperandsOf& args, const Square& square) {
   const ScaleBlocks blocks = args.straight ? args.straight.blocks : args.turned.blocks;
   std::uint32_t row_max[kSide] = {}, column_max[kSide] = {};
@@ -73,7 +78,10 @@ void quantise_squares(const OperandsOf& args, const std::function<void(Square&)>
     square.column = i % across * kSide;
     square.rows = std::min(kSide, args.rows - square.row);
     square.columns = std::min(kSide, args.columns - square.column);
+    square.live_rows = std::min(square.rows, live_rows_from(args.groups, square.row, square.rows));
+    if (square.live_rows == 0) return;
     make(square);
+    for (Index r = square.live_rows; r < square.rows; ++r) std::fill_n(square.x[r], square.columns, 0.0f);
     quantise_square(args, square);
   });
 }
@@ -82,9 +90,9 @@ void quantise(const Quantise& args) {
   const Index columns = args.x.dim(1);
   dispatch_float(args.x.dtype(), "quantise", [&]<class T>() {
     const T* const x = args.x.data<T>();
-    quantise_squares({args.x.dim(0), columns, args.straight, args.turned, args.form}, [&](Square& square) {
+    quantise_squares({args.x.dim(0), columns, args.straight, args.turned, args.form, args.groups}, [&](Square& square) {
       const T* const from = x + square.row * columns + square.column;
-      for (Index r = 0; r < square.rows; ++r) {
+      for (Index r = 0; r < square.live_rows; ++r) {
         for (Index c = 0; c < square.columns; ++c) square.x[r][c] = static_cast<float>(from[r * columns + c]);
       }
     });

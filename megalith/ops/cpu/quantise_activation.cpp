@@ -11,7 +11,7 @@ template <class T, class Line>
 void quantise_lines(const OperandsOf& operands, const Tensor& out, const Line& line) {
   quantise_squares(operands, [&](Square& square) {
     T numbers[kScaleBlock];
-    for (Index r = 0; r < square.rows; ++r) {
+    for (Index r = 0; r < square.live_rows; ++r) {
       const Index row = square.row + r;
       line(row, square.column, square.columns, numbers);
       for (Index c = 0; c < square.columns; ++c) square.x[r][c] = static_cast<float>(numbers[c]);
@@ -29,7 +29,7 @@ void quantise_activation(const QuantiseActivation& args) {
     const ElementwiseKernels<T>& all = kernels<T>().elementwise;
     const auto activate = is_gated ? all.swiglu : args.activation == Activation::gelu_erf ? all.gelu_erf : all.gelu;
     const T* const z = args.z.data<T>();
-    quantise_lines<T>({rows, units, args.straight, args.turned}, args.y,
+    quantise_lines<T>({rows, units, args.straight, args.turned, ScaleForm::f32, args.groups}, args.y,
                       [&](Index row, Index column, Index count, T* numbers) {
                         activate(z + row * width + (is_gated ? 2 * column : column), numbers, count);
                       });

@@ -1,18 +1,15 @@
 #include <algorithm>
 
-#include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
 #include "megalith/ops/cpu/product.h"
+#include "megalith/ops/cpu/scaled_blocks.h"
 #include "megalith/ops/elementwise_kernels.h"
 #include "megalith/ops/scaled_matmul_kernels.h"
 
-// A task computes one block of c, 128 x 128. For each block of K it widens the codes, multiplies them by the f32 GEMM,
-// and adds the products times their scales.
+// A task computes one block of the result, 128 x 128.
 
 namespace megalith::ops::cpu {
 namespace {
-
-constexpr Index kEdge = kScaleBlock;
 
 constexpr std::array<float, 256> kE4m3Values = [] {
   std::array<float, 256> values{};
@@ -37,17 +34,19 @@ struct WidePiece {
   }
 };
 
-/// sums [rows, columns] += the product, row stride kEdge.
-void add_product(const Operand& a, const Operand& b, Index row, Index rows, Index column, Index columns, float* sums) {
+}  // namespace
+
+void add_scaled_product(const OperandPart& a, Index rows, const OperandPart& b, Index columns, Index blocks,
+                        BlockSums& sums) {
   WidePiece left, right;
   alignas(64) float products[kEdge * kEdge];
-  const Index k = a.values.dim(1);
-  for (Index block = 0; block < ceil_div(k, kEdge); ++block) {
-    left.load(a, row, rows, block);
-    right.load(b, column, columns, block);
+  const Index k = a.operand.values.dim(1);
+  for (Index i = 0; i < blocks; ++i) {
+    left.load(a.operand, a.row, rows, a.block + i);
+    right.load(b.operand, b.row, columns, b.block + i);
     run_product(Product<float>{.m = rows,
                                .n = columns,
-                               .k = std::min(kEdge, k - block * kEdge),
+                               .k = std::min(kEdge, k - (a.block + i) * kEdge),
                                .a = left.codes,
                                .a_row = kEdge,
                                .a_column = 1,
@@ -59,12 +58,10 @@ void add_product(const Operand& a, const Operand& b, Index row, Index rows, Inde
                                .beta = 0});
     for (Index r = 0; r < rows; ++r) {
       for (Index c = 0; c < columns; ++c)
-        sums[r * kEdge + c] += left.scales[r] * right.scales[c] * products[r * kEdge + c];
+        sums.at[r * kEdge + c] += left.scales[r] * right.scales[c] * products[r * kEdge + c];
     }
   }
 }
-
-}  // namespace
 
 void scaled_matmul(const ScaledMatmul& args) {
   const Index m = args.c.dim(0), n = args.c.dim(1), k = args.a.values.dim(1);
@@ -74,15 +71,9 @@ void scaled_matmul(const ScaledMatmul& args) {
     parallel_for(down * across, m * n * std::max<Index>(k, 1), [&](Index i) {
       const Index row = i % down * kEdge, column = i / down * kEdge;
       const Index rows = std::min(kEdge, m - row), columns = std::min(kEdge, n - column);
-      alignas(64) float sums[kEdge * kEdge] = {};
-      add_product(args.a, args.b, row, rows, column, columns, sums);
-      for (Index r = 0; r < rows; ++r) {
-        T* const to = c + (row + r) * n + column;
-        for (Index j = 0; j < columns; ++j) {
-          const float before = args.write == Write::accumulate ? static_cast<float>(to[j]) : 0.0f;
-          to[j] = static_cast<T>(before + sums[r * kEdge + j]);
-        }
-      }
+      BlockSums sums;
+      add_scaled_product({args.a, row}, rows, {args.b, column}, columns, ceil_div(k, kEdge), sums);
+      store_sums(sums, rows, columns, args.write == Write::accumulate, c + row * n + column, n);
     });
   });
 }

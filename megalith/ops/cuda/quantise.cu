@@ -20,7 +20,7 @@ struct Numbers {
 void quantise(Stream stream, const Quantise& args) {
   dispatch_element(args.x.dtype(), [&]<class T>() {
     quantise_from(stream, Numbers<T>{pointer<const T>(args.x)}, args.x.dim(0), args.x.dim(1), args.straight,
-                  args.turned, args.form, {args.x.raw()});
+                  args.turned, args.form, args.groups, {args.x.raw()});
   });
 }
 

@@ -134,7 +134,8 @@ void quantise_activation(Stream stream, const QuantiseActivation& args) {
     T* const y = args.y ? pointer<T>(args.y) : nullptr;
     const auto run = [&](const auto& source) {
       const Index columns = args.activation == Activation::swiglu ? args.z.dim(1) / 2 : args.z.dim(1);
-      quantise_from(stream, source, args.z.dim(0), columns, args.straight, args.turned, ScaleForm::f32, {z, y});
+      quantise_from(stream, source, args.z.dim(0), columns, args.straight, args.turned, ScaleForm::f32, args.groups,
+                    {z, y});
     };
     if (args.activation == Activation::swiglu) return run(SwigluNumbers<T>{z, y});
     if (args.activation == Activation::gelu) return run(GeluNumbers<T, GeluForm::tanh>{z, y});
@@ -147,7 +148,7 @@ void quantise_activation_backward(Stream stream, const QuantiseActivationBackwar
     const T *const z = pointer<const T>(args.z), *const dy = pointer<const T>(args.dy);
     T* const dz = args.dz ? pointer<T>(args.dz) : nullptr;
     const auto run = [&](const auto& source) {
-      quantise_from(stream, source, args.z.dim(0), args.z.dim(1), args.straight, args.turned, ScaleForm::f32,
+      quantise_from(stream, source, args.z.dim(0), args.z.dim(1), args.straight, args.turned, ScaleForm::f32, {},
                     {z, dy, dz});
     };
     if (args.activation == Activation::swiglu) return run(SwigluGradients<T>{z, dy, dz});

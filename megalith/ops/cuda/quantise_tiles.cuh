@@ -36,7 +36,21 @@ struct Written {
   }
 };
 
+/// The groups of rows in use; none: all rows are.
+struct RowsInUse {
+  const std::int32_t *begin = nullptr, *rows = nullptr;
+  int count = 0;
+
+  explicit RowsInUse(const GroupRows& groups) {
+    if (!groups.begin) return;
+    begin = pointer<const std::int32_t>(groups.begin);
+    rows = pointer<const std::int32_t>(groups.rows);
+    count = static_cast<int>(groups.count());
+  }
+};
+
 struct QuantiseSizes {
+  RowsInUse in_use;
   Index rows, columns, across;  ///< across: squares side by side
   bool is_wide;                 ///< addresses and columns allow vectors of 8 elements of x and of codes
   bool is_turned_wide;          ///< addresses and rows allow vectors of 8 codes of `turned`
@@ -250,6 +264,19 @@ __device__ void make_part(const Source& source, Index row, Index column, Index c
   }
 }
 
+/// The rows from `row` on of the group that has it, at most kSide; 0: none has it. All threads of a block call it.
+inline __device__ int live_rows_from(const RowsInUse& groups, Index row) {
+  __shared__ int live;
+  if (threadIdx.x == 0) live = 0;
+  __syncthreads();
+  for (int g = static_cast<int>(threadIdx.x); g < groups.count; g += kThreads) {
+    const Index begin = __ldg(groups.begin + g), end = begin + __ldg(groups.rows + g);
+    if (begin <= row && row < end) live = static_cast<int>(min(Index{kSide}, end - row));
+  }
+  __syncthreads();
+  return live;
+}
+
 template <class Source>
 __global__ void __launch_bounds__(kThreads, Source::kBlocks)
     quantise_kernel(const Source source, const Written straight, const Written turned, const QuantiseSizes sizes,
@@ -264,11 +291,16 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
   const int rows = static_cast<int>(min(Index{kSide}, sizes.rows - first_row)),
             columns = static_cast<int>(min(Index{kSide}, sizes.columns - first_column));
 
+  int live = rows;
+  if (sizes.in_use.count > 0) {
+    live = min(rows, live_rows_from(sizes.in_use, first_row));
+    if (live == 0) return;
+  }
   Held<typename Source::Element> held;
-  if (sizes.is_wide && rows == kSide && columns == kSide)
+  if (sizes.is_wide && live == kSide && columns == kSide)
     make_whole(source, first_row + row, first_column + column, sizes.columns, held);
   else
-    make_part(source, first_row + row, first_column + column, sizes.columns, rows - row, columns - column, held);
+    make_part(source, first_row + row, first_column + column, sizes.columns, live - row, columns - column, held);
   Largest largest_here = held.template largest<false>();
   std::uint32_t largest_of_all = 0;
 #pragma unroll
@@ -369,9 +401,11 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
 /// Launches the kernel over the squares of a matrix [rows, columns]. `addresses` are those that the source accesses.
 template <class Source>
 void quantise_from(Stream stream, const Source& source, Index rows, Index columns, const Operand& straight,
-                   const Operand& turned, ScaleForm form, std::initializer_list<const void*> addresses) {
+                   const Operand& turned, ScaleForm form, const GroupRows& groups,
+                   std::initializer_list<const void*> addresses) {
   const Index across = ceil_div(columns, kScaleBlock);
   const QuantiseSizes sizes{
+      .in_use = RowsInUse(groups),
       .rows = rows,
       .columns = columns,
       .across = across,
