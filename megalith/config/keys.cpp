@@ -524,7 +524,7 @@ std::vector<Key> make_keys() {
       {"train.precision", at([](auto& c) -> auto& { return c.train.precision; }),
        words("`fp32` on CPUs, `bf16` on GPUs"), one_of(kPrecisions), must_match, not_differ,
        "of activations and GEMMs. [numerics.md](numerics.md) has the number formats of each. `fp64` is for CPUs. `fp8` "
-       "is bf16 with GEMMs of dense layers in FP8, on Hopper GPUs, and slowly on CPUs"},
+       "is bf16 with GEMMs of layers in FP8, on Hopper GPUs, and slowly on CPUs"},
       {"train.loss_scale",
        at(
            [](auto& c) -> auto& { return c.train.loss_scale; },

@@ -63,7 +63,7 @@ capture::RunFacts RunPlan::run_facts() const {
           .num_experts = model.moe.num_experts,
           .capacity = capacity_fact(model.moe.capacity),
           .dispatcher = capture::Dispatcher::all_to_all,  // its rules are the stricter ones
-          .pads_routing = false,                          // no precision of 8 bits is built
+          .pads_routing = false,                          // FP8 pads the groups of rows, not the routing
           .sizes_stay_on_device = why_no_evaluation_graph(*this).empty(),
           .overlaps_experts = sub_batches() > 1 && moe_layers > 0,
           .echo = model.moe.echo.slots > 0 && grid.ep > 1,

@@ -93,22 +93,28 @@ void check_fp8(const RunPlan& plan, Problems& out) {
   const model::ModelConfig& m = plan.model;
   if (m.num_heads < 1) return;
   if (m.is_bert()) refuse("is for models that predict the next token; use bf16 with model.family = bert");
-  if (m.moe.has_experts()) refuse("does not go with moe.num_experts: the GEMMs of experts have no FP8; use bf16");
   const Index tp = std::max(1, plan.grid.tp), heads = m.num_heads * m.head_width(),
               qkv = heads + 2 * m.kv_heads() * m.head_width();
-  const auto require = [&](const char* key, Index size, Index ranks) {
+  const auto require = [&](const char* key, Index size, Index ranks, const char* group = "parallel.tp") {
     const Index step = ops::kScaleBlock * ranks;
     if (size % step == 0) return;
     const Index below = size / step * step;
     out.add(key, size,
-            str("must be a multiple of ", ops::kScaleBlock, ranks > 1 ? str(" * parallel.tp = ", step) : "",
+            str("must be a multiple of ", ops::kScaleBlock, ranks > 1 ? str(" * ", group, " = ", step) : "",
                 " with train.precision = fp8, whose blocks no rank may cut; ",
                 below > 0 ? str("the nearest are ", below, " and ", below + step) : str("the least is ", step)));
   };
   require("model.hidden_size", m.hidden_size, 1);
   require("model.num_heads * head width", heads, tp);
   require("(model.num_heads + 2 * model.num_kv_heads) * head width", qkv, tp);
-  require("model.ffn_hidden_size", m.ffn_hidden_size, tp);
+  if (m.num_moe_layers() < m.num_layers) require("model.ffn_hidden_size", m.ffn_hidden_size, tp);
+  if (m.moe.has_experts()) {
+    require("moe.ffn_hidden_size", m.moe.ffn_hidden_size, std::max(1, plan.grid.etp), "parallel.etp");
+    require("moe.shared_ffn_hidden_size", m.moe.shared_ffn_hidden_size, tp);
+    if (m.moe.gemm == nn::ExpertGemm::loop)
+      out.add("moe.gemm", "loop",
+              "must be auto or grouped with train.precision = fp8, whose experts have one kernel for all");
+  }
   if (plan.fp8.head) require("model.padded_vocab_size", m.padded_vocab_size, tp);
   const Index tokens = plan.train.micro_batch * m.seq_len;
   if (plan.fp8.weight_grad && tokens % ops::kScaleBlock != 0) {

@@ -29,7 +29,7 @@ ParamSet params_of(const ChunkMemoryConfig& config, const nn::LayerGroups& group
 
 Index group_alignment(const ChunkMemoryConfig& config, const nn::LayerGroups& groups) {
   if (!groups.experts) return 1;
-  return expert_alignment(config.model, config.device, config.policy.compute, groups.experts->etp().size());
+  return expert_alignment(config.model, config.device, config.policy, groups.experts->etp().size());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "megalith/model/expert_counts.h"
 
+#include "megalith/ops/e4m3.h"
 #include "megalith/ops/grouped_matmul.h"
 
 namespace megalith::model {
@@ -17,13 +18,16 @@ HostCounts host_counts(const ModelConfig& model, const ExpertSetting& setting) {
   // Where the dispatcher is automatic rows may be sent: the transport decides that when a run begins.
   if (exchanging_ranks(setting) > 1 && model.moe.dispatcher != nn::ExpertDispatcher::peer) return HostCounts::rows_sent;
   if (setting.device == Device::cpu) return HostCounts::none;
-  const bool is_kernel = expert_alignment(model, setting.device, setting.compute, setting.grid.etp) > 1;
+  const bool is_kernel = expert_alignment(model, setting.device, {.compute = setting.compute}, setting.grid.etp) > 1;
   return is_kernel ? HostCounts::none : HostCounts::group_rows;
 }
 
-Index expert_alignment(const ModelConfig& model, Device device, DType compute, int etp) {
-  if (!model.moe.has_experts() || model.moe.gemm == nn::ExpertGemm::loop) return 1;
-  return ops::grouped_kernel_alignment(device, compute, model.hidden_size, model.moe.ffn_hidden_size / etp);
+Index expert_alignment(const ModelConfig& model, Device device, const Policy& policy, int etp) {
+  if (!model.moe.has_experts()) return 1;
+  static_assert(ops::kGroupedKernelRows == ops::kScaleBlock);
+  if (policy.gemms == GemmFormat::e4m3) return ops::kScaleBlock;
+  if (model.moe.gemm == nn::ExpertGemm::loop) return 1;
+  return ops::grouped_kernel_alignment(device, policy.compute, model.hidden_size, model.moe.ffn_hidden_size / etp);
 }
 
 }  // namespace megalith::model

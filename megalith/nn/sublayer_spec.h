@@ -72,7 +72,7 @@ struct SublayerOptions {
   RecomputeConfig recompute = {};
   Index group_alignment = 1;                                      ///< of the rows of experts (ops::GroupRows)
   std::optional<ForwardStage> captured_end = ForwardStage::seam;  ///< SublayerStages
-  GemmFormats gemms = {};                                         ///< experts compute in Policy::compute
+  GemmFormats gemms = {};
 };
 
 /// Appends the parameters of the norm and the sublayer, in the order of their ops.

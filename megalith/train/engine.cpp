@@ -12,6 +12,7 @@
 #include "megalith/config/moe_rules.h"
 #include "megalith/ops/init.h"
 #include "megalith/ops/row_budget.h"
+#include "megalith/ops/scaled_grouped_matmul.h"
 #include "megalith/ops/scaled_matmul.h"
 #include "megalith/train/first_op.h"
 #include "megalith/train/gather.h"
@@ -57,7 +58,8 @@ void require_fp8_gemms(const config::RunPlan& plan) {
   const ops::Operand a = ops::make_operand(ex, ops::kScaleBlock, ops::kScaleBlock, ops::ScaleBlocks::vectors),
                      b = ops::make_operand(ex, ops::kScaleBlock, ops::kScaleBlock, ops::ScaleBlocks::squares);
   const Tensor c = ex.tensor({ops::kScaleBlock, ops::kScaleBlock}, DType::bf16);
-  const std::string why = ops::why_no_scaled_matmul(ex, {.a = a, .b = b, .c = c});
+  std::string why = ops::why_no_scaled_matmul(ex, {.a = a, .b = b, .c = c});
+  if (why.empty() && plan.model.moe.has_experts()) why = ops::why_no_scaled_grouped_matmul(ex);
   if (!why.empty()) throw ConfigError("train.precision = fp8: " + why);
 }
 

@@ -4,6 +4,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/nn/linear.h"
+#include "megalith/nn/moe/expert_gemms.h"
 #include "megalith/nn/param_specs.h"
 #include "megalith/ops/grouped_matmul.h"
 
@@ -80,6 +81,7 @@ void Experts::declare(std::vector<ParamSpec>& specs, const std::string& name, co
 
 Experts::Experts(const std::string& name, const SublayerOptions& options, ParamSet& params)
     : recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)),
+      formats_(options.gemms),
       up_(params.at(name + ".up.weight")),
       down_(params.at(name + ".down.weight")) {}
 
@@ -116,6 +118,10 @@ Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved, const Expe
   const DType dtype = in.rows.dtype();
   saved.groups = in.groups;
   saved.up = ex.tensor({rows, weights(ExpertMatrix::up).dim(1)}, dtype);
+  if (has_fp8_rows()) {
+    if (later.first > 0) later.in_flight.wait(ex);
+    return forward_fp8(ex, in, saved, range);
+  }
   const Tensor h = ex.tensor({rows, units}, dtype), y = ex.tensor({rows, in.rows.dim(1)}, dtype);
   for_groups_that_arrive(ex, ExpertMatrix::up, saved, range, later,
                          [&](const Tensor& w, const ops::GroupRows& groups, ops::SmMargin margin) {
@@ -133,26 +139,40 @@ RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::
                            LaterRows& later) const {
   const ExpertRange range = all(saved.groups);
   if (recomputes_first_gemm_) recompute_first_gemm(ex, in, saved, range);
+  if (has_fp8_rows()) {
+    if (later.first > 0) later.in_flight.wait(ex);
+    return gradients_fp8(ex, in, dy, weight_grads, saved, range);
+  }
   return gradients(ex, in, dy, weight_grads, saved, range, later);
 }
 
 void Experts::add_last_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved) const {
-  add_weight_grads(ex, ExpertMatrix::up,
-                   {.dy = saved.up, .x = in, .write = weight_grads, .sm_margin = ops::SmMargin::communication}, saved,
-                   all(saved.groups));
+  RowFactors rows{.dy = saved.up, .x = in, .write = weight_grads, .sm_margin = ops::SmMargin::communication};
+  if (has_fp8_weight_grads()) {
+    rows.dy_turned = saved.up_grad_turned;
+    rows.x_turned = turned_expert_rows(ex, in, saved.groups);
+  }
+  add_weight_grads(ex, ExpertMatrix::up, rows, saved, all(saved.groups));
 }
 
 RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                                  const ExpertRange& range) const {
   recompute_first_gemm(ex, in, saved, range);
   LaterRows none;
-  const RowGrads dx = gradients(ex, in, dy, weight_grads, saved, range, none);
-  add_weight_grads(ex, ExpertMatrix::up, {.dy = saved.up, .x = in, .write = weight_grads}, saved, range);
+  const RowGrads dx = has_fp8_rows() ? gradients_fp8(ex, in, dy, weight_grads, saved, range)
+                                     : gradients(ex, in, dy, weight_grads, saved, range, none);
+  RowFactors rows{.dy = saved.up, .x = in, .write = weight_grads};
+  if (has_fp8_weight_grads()) {
+    rows.dy_turned = saved.up_grad_turned;
+    rows.x_turned = turned_expert_rows(ex, in, saved.groups);
+  }
+  add_weight_grads(ex, ExpertMatrix::up, rows, saved, range);
   return dx;
 }
 
 void Experts::recompute_first_gemm(Exec& ex, const Tensor& in, Saved& saved, const ExpertRange& range) const {
   saved.up = ex.tensor({in.dim(0), weights(ExpertMatrix::up).dim(1)}, in.dtype());
+  if (has_fp8_rows()) return first_gemm_fp8(ex, in, saved, range);
   for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
     ops::grouped_matmul(ex, {.x = in, .w = w, .y = saved.up, .groups = groups});
   });
@@ -189,6 +209,50 @@ RowGrads Experts::gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops:
   return dx;
 }
 
+void Experts::first_gemm_fp8(Exec& ex, const Tensor& in, const Saved& saved, const ExpertRange& range) const {
+  const ops::Operand x = expert_rows(ex, in, saved.groups);
+  for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
+    multiply_expert_rows(ex, {.rows = x, .weights = w, .out = saved.up, .groups = groups});
+  });
+}
+
+Tensor Experts::forward_fp8(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const {
+  const Tensor y = ex.tensor({in.rows.dim(0), in.rows.dim(1)}, in.rows.dtype());
+  first_gemm_fp8(ex, in.rows, saved, range);
+  const ops::Operand h = activated_expert_rows(ex, saved.up, weights(ExpertMatrix::down).dim(2), saved.groups);
+  for_own_and_clones(ex, ExpertMatrix::down, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
+    multiply_expert_rows(ex, {.rows = h, .weights = w, .out = y, .groups = groups});
+  });
+  return y;
+}
+
+RowGrads Experts::gradients_fp8(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+                                const ExpertRange& range) const {
+  const Tensor d_up = saved.up;  // in the place of z
+  const Tensor weighted = ex.tensor({in.dim(0), weights(ExpertMatrix::down).dim(2)}, in.dtype());
+  const RowGrads dx{ex.tensor_like(in), ex.tensor_like(dy.weights)};
+  const ops::Operand dy_rows = expert_rows(ex, dy.rows, saved.groups);
+  for_own_and_clones(ex, ExpertMatrix::down, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
+    multiply_expert_rows(
+        ex, {.rows = dy_rows, .weights = w, .form = WeightForm::turned, .out = weighted, .groups = groups});
+  });
+  ops::grouped_activation_grad(
+      ex, {.z = saved.up, .p = dy.weights, .dh = weighted, .dz = d_up, .dp = dx.weights, .groups = saved.groups});
+  RowFactors of_down{.dy = dy.rows, .x = weighted, .write = weight_grads};
+  if (has_fp8_weight_grads()) {
+    of_down.dy_turned = turned_expert_rows(ex, dy.rows, saved.groups);
+    of_down.x_turned = turned_expert_rows(ex, weighted, saved.groups);
+    saved.up_grad_turned = turned_expert_rows(ex, d_up, saved.groups);
+  }
+  add_weight_grads(ex, ExpertMatrix::down, of_down, saved, range);
+  const ops::Operand d_up_rows = expert_rows(ex, d_up, saved.groups);
+  for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
+    multiply_expert_rows(
+        ex, {.rows = d_up_rows, .weights = w, .form = WeightForm::turned, .out = dx.rows, .groups = groups});
+  });
+  return dx;
+}
+
 void Experts::add_weight_grads(Exec& ex, ExpertMatrix matrix, const RowFactors& rows, const Saved& saved,
                                const ExpertRange& range) const {
   // Without rows nothing is added to the gradients of the expert, or clone, that stands for none.
@@ -209,18 +273,22 @@ void Experts::add_weight_grads(Exec& ex, ExpertMatrix matrix, const RowFactors& 
     const Index of_expert = param(matrix).grad_squares.numel() / local;
     args.squares = param(matrix).grad_squares.rows(own.first * of_expert, own.count * of_expert);
   }
+  const auto add = [&] {
+    if (rows.dy_turned) return add_expert_weight_grads(ex, rows.dy_turned, rows.x_turned, args);
+    ops::grouped_matmul_weight_grad(ex, args);
+  };
   if (saved.clones == nullptr) {
     args.groups = groups_in(saved.groups, own);
-    return ops::grouped_matmul_weight_grad(ex, args);
+    return add();
   }
   args.groups = groups_from(saved.groups, 0, own);
-  ops::grouped_matmul_weight_grad(ex, args);
+  add();
   const ExpertRange of_clones = part_of(range, local, saved.groups.count() - local);
   args.groups = groups_from(saved.groups, local, of_clones);
   args.dw = weights_in(saved.clones->grads(ex, matrix), of_clones);
   args.write = write_in(of_clones, ops::Write::overwrite);
   args.squares = {};
-  ops::grouped_matmul_weight_grad(ex, args);
+  add();
   saved.clones->grads_written(ex, matrix);
 }
 

@@ -39,13 +39,15 @@ class ExpertClones {
 /// of which a rank's experts and slices are one box; no biases. They live on the expert grid: gradients are summed over
 /// edp. No communication but that of clones: slices are summed where the rows came from. Clones are computed after the
 /// rank's own experts, by products of their own, so that these hide the transfer of their weights.
-/// A pass keeps `up` only; the activation is computed again from it.
+/// A pass keeps `up` only; the activation is computed again from it. With GemmFormat::e4m3 rows and weights are rounded
+/// before each product (nn/moe/expert_gemms.h), and no product runs before all rows are here.
 class Experts {
  public:
   struct Saved {
     ExpertClones* clones = nullptr;  ///< set before the first pass, where there are slots
     ops::GroupRows groups;
-    Tensor up;  ///< [M, 2F/etp], or [M, F/etp] without a gate
+    Tensor up;                    ///< [M, 2F/etp], or [M, F/etp] without a gate
+    ops::Operand up_grad_turned;  ///< of backward, for add_last_weight_grads() with FP8 weight gradients
   };
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
                       const StreamSpec& stream, const ExpertParallel& experts);
@@ -84,12 +86,20 @@ class Experts {
   /// From saved.up, which its gradient takes the place of.
   RowGrads gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                      const ExpertRange& range, LaterRows& later) const;
+  bool has_fp8_rows() const { return formats_.rows == GemmFormat::e4m3; }
+  bool has_fp8_weight_grads() const { return formats_.weight_grad == GemmFormat::e4m3; }
+  /// The same with FP8 operands.
+  Tensor forward_fp8(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const;
+  RowGrads gradients_fp8(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+                         const ExpertRange& range) const;
+  void first_gemm_fp8(Exec& ex, const Tensor& in, const Saved& saved, const ExpertRange& range) const;
   void recompute_first_gemm(Exec& ex, const Tensor& in, Saved& saved, const ExpertRange& range) const;
   /// The factors of weight gradients, and how those of this rank's experts are written.
   struct RowFactors {
     Tensor dy, x;
     ops::Write write;
     ops::SmMargin sm_margin = ops::SmMargin::none;
+    ops::Operand dy_turned = {}, x_turned = {};  ///< read in place of dy and x
   };
   /// run(weights, groups) for those of the rank's experts in `range`, and of the clones on it.
   template <class Run>
@@ -105,6 +115,7 @@ class Experts {
   const Param& param(ExpertMatrix matrix) const { return matrix == ExpertMatrix::up ? up_ : down_; }
 
   bool recomputes_first_gemm_;
+  GemmFormats formats_;
   Param &up_, &down_;
 };
 
