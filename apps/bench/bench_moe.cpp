@@ -321,6 +321,8 @@ void add_bench_moe(CLI::App& bench) {
       "events on a GPU. Communication is the time in calls between ranks and waits, of a second run, so it can be more "
       "than its row's. Rows are random, but for the numbers that make the router choose the load's experts");
   add_device_options(*command, b->device, b->precision);
+  command->get_option("--precision")
+      ->description("fp64, fp32, bf16, fp16 or fp8 (default: fp32 on the CPU, bf16 on a GPU)");
   const auto size = [&](const char* name, Index& value, const char* what, Index max) {
     return command->add_option(name, value, what)->check(between(1, max))->capture_default_str();
   };

@@ -82,7 +82,8 @@ LayerBench::LayerBench(comm::World& world, const config::RunPlan& plan, const Ex
   const nn::SublayerOptions options{
       .seed = plan.train.seed,
       .recompute = plan.recompute,
-      .group_alignment = model::expert_alignment(plan.model, plan.device, plan.train.policy(), plan.grid.etp)};
+      .group_alignment = model::expert_alignment(plan.model, plan.device, plan.train.policy(), plan.grid.etp),
+      .gemms = nn::gemm_formats(plan.train.policy().gemms, plan.fp8, 0, plan.model.num_layers)};
   moe_.emplace(kLayerName, spec, options, groups_, *params_);
   initialise();
   memory_plan_ = planned();

@@ -344,6 +344,12 @@ TEST_F(BenchOfExperts, MoeTakesWhatARecipeSets) {
   }
 }
 
+TEST_F(BenchOfExperts, MoeMeasuresFp8) {
+  const nlohmann::json got = printed("moe --ep 2 --tokens 16 --hidden 256 --ffn 128 --steps 1 --precision fp8");
+  EXPECT_EQ(got.at("precision"), "fp8");
+  EXPECT_GT(got.at("backward").at("seconds").get<double>(), 0);
+}
+
 TEST_F(BenchOfExperts, MoeRefusesWhatItCannotMeasure) {
   expect_refused("moe --ep 2 --echo 2 --set moe.echo.slots=3",
                  "--echo: --set moe.echo.slots sets it, too; leave one of the two out");
