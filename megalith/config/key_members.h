@@ -38,7 +38,7 @@ inline constexpr std::array<std::string_view, 2> kNamesOf<optim::MuonScale> = {"
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<optim::MomentType> = {"f32", "bf16"};
 template <>
-inline constexpr std::array<std::string_view, 2> kNamesOf<ShardedState> = {"moments", "gradients"};
+inline constexpr auto kNamesOf<ShardedState> = kShardedStateNames;
 template <>
 inline constexpr std::array<std::string_view, 2> kNamesOf<checkpoint::OnCorrupt> = {"fail", "previous"};
 template <>

@@ -43,13 +43,13 @@ struct GroupRows {
   }
 };
 
-/// The rows from `row` on that are in the group to which row `row` belongs; 0 where it belongs to none.
-inline Index rows_of_group_from(const HostGroups& groups, Index count, Index row) {
-  for (Index g = 0; g < count; ++g) {
-    const Index end = Index{groups.begin[g]} + groups.rows[g];
-    if (groups.begin[g] <= row && row < end) return end - row;
+/// The group that has row `row`, of groups in host memory; -1: none.
+inline Index group_with(const GroupRows& groups, Index row) {
+  const std::int32_t *begin = groups.begin.data<std::int32_t>(), *rows = groups.rows.data<std::int32_t>();
+  for (Index g = 0; g < groups.count(); ++g) {
+    if (begin[g] <= row && row < Index{begin[g]} + rows[g]) return g;
   }
-  return 0;
+  return -1;
 }
 
 /// The most rows of a buffer for `rows` rows in any of `groups` groups.

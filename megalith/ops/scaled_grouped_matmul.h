@@ -21,7 +21,6 @@ struct ScaledGroupedMatmul {
   bool turned = false;
   Tensor c;  // out  [M, N] f32, bf16 or f16; N and K multiples of 128
   GroupRows groups;
-  SmMargin sm_margin = SmMargin::none;  ///< of the kernel
 };
 void scaled_grouped_matmul(Exec& ex, const ScaledGroupedMatmul& args);
 
@@ -33,7 +32,7 @@ struct ScaledGroupedWeightGrad {
   Tensor dw;      // out  [G, N, K] f32, or bf16 or f16 where it is overwritten; N and K multiples of 128
   GroupRows groups;
   Write write = Write::accumulate;
-  SmMargin sm_margin = SmMargin::none;
+  SmMargin sm_margin = SmMargin::none;  ///< of the kernel
 };
 void scaled_grouped_weight_grad(Exec& ex, const ScaledGroupedWeightGrad& args);
 

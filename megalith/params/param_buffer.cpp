@@ -169,9 +169,7 @@ void ParamBuffer::allocate(MemoryLedger& ledger) {
   const Index carries_at = masters_.bytes();
   masters_ = master_memory_.view(masters_.shape(), masters_.dtype());
   if (carries_) carries_ = master_memory_.view(carries_.shape(), DType::u64, carries_at);
-  if (has_gradients()) {
-    allocate_gradients(ledger);
-  }
+  if (has_gradients()) allocate_gradients(ledger);
   values_ = masters_;
   if (has_copy()) {
     copy_memory_ = ledger.take("parameter copies", wanted.at("parameter copies"));

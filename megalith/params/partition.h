@@ -1,5 +1,7 @@
 #pragma once
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "megalith/base/types.h"
 #include "megalith/grid/rank_generator.h"
@@ -15,6 +17,7 @@ enum class Sharding : std::uint8_t { none, optimizer };
 /// step the other ranks' shards of them are undefined. `gradients`: also the sums of gradients (ZeRO stage 2, section
 /// 5.2), of parameters whose gradients have a window (ParamBuffer).
 enum class ShardedState : std::uint8_t { moments, gradients };
+inline constexpr std::array<std::string_view, 2> kShardedStateNames = {"moments", "gradients"};
 
 /// The partition of a ParamBuffer over the ranks that hold the same parameters.
 struct Partition {

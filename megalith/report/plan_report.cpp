@@ -143,11 +143,14 @@ std::string sharding_text(const config::RunPlan& plan, const PlannedRanks& plann
 }
 
 /// `plan` prices `auto` as `keep`.
-bool keeps_clone_weights(const config::RunPlan& plan) {
-  return plan.model.moe.echo.weights != nn::EchoWeights::redispatch;
+nn::EchoWeights clone_weights(const config::RunPlan& plan) {
+  const bool redispatches = plan.model.moe.echo.weights == nn::EchoWeights::redispatch;
+  return redispatches ? nn::EchoWeights::redispatch : nn::EchoWeights::keep;
 }
-
-std::string weights_of_clones(bool kept) { return kept ? "keep" : "redispatch"; }
+nn::EchoWeights other_clone_weights(const config::RunPlan& plan) {
+  return clone_weights(plan) == nn::EchoWeights::keep ? nn::EchoWeights::redispatch : nn::EchoWeights::keep;
+}
+std::string_view name_of(nn::EchoWeights weights) { return nn::kEchoWeightsNames[static_cast<std::size_t>(weights)]; }
 
 /// The bytes of the largest rank that one slot of clones takes: its weights, which all microbatches in flight have, or
 /// one layer, and its gradients, which one layer has.
@@ -158,20 +161,18 @@ Index slot_bytes(const PlannedRanks& planned) {
 std::string slots_text(const config::RunPlan& plan, const PlannedRanks& planned) {
   if (!planned.slots) return "";
   const Index slots = plan.model.moe.echo.slots;
-  const bool keeps = keeps_clone_weights(plan);
   return str("clones of experts: moe.echo.slots = ", slots, "; a slot takes ", human_bytes(slot_bytes(planned)),
-             " of rank ", planned.largest(), " (moe.echo.weights = ", weights_of_clones(keeps), "); with ",
-             weights_of_clones(!keeps), " the rank takes ", human_bytes(total(planned.slots->other_weights)), "\n");
+             " of rank ", planned.largest(), " (moe.echo.weights = ", name_of(clone_weights(plan)), "); with ",
+             name_of(other_clone_weights(plan)), " the rank takes ", human_bytes(total(planned.slots->other_weights)),
+             "\n");
 }
 
 PlannedRanks::Slots other_slots(const config::RunPlan& plan, int rank) {
   config::RunPlan less = plan, other = plan;
   --less.model.moe.echo.slots;
-  other.model.moe.echo.weights = keeps_clone_weights(plan) ? nn::EchoWeights::redispatch : nn::EchoWeights::keep;
+  other.model.moe.echo.weights = other_clone_weights(plan);
   return {.one_less = train::planned_bytes(less, rank), .other_weights = train::planned_bytes(other, rank)};
 }
-
-constexpr std::array<const char*, 2> kShardNames = {"moments", "gradients"};  // of ShardedState
 
 Index gradients_in(const BytesByOwner& bytes) { return of(bytes, "gradients") + of(bytes, kGradWindowsOwner); }
 
@@ -181,7 +182,7 @@ std::string shard_text(const config::RunPlan& plan, const PlannedRanks& planned)
   const auto now = static_cast<std::size_t>(plan.optimizer.shard), other = 1 - now;
   const train::RankCost &is = planned.by_shard[now], &would_be = planned.by_shard[other];
   return str("gradients of rank ", planned.largest(), ": ", human_bytes(gradients_in(is.bytes)), ", sums over dp send ",
-             human_bytes(is.sums_sent), " a step; with optimizer.shard = ", kShardNames.at(other), " ",
+             human_bytes(is.sums_sent), " a step; with optimizer.shard = ", kShardedStateNames.at(other), " ",
              human_bytes(gradients_in(would_be.bytes)), ", sums send ", human_bytes(would_be.sums_sent),
              ", the rank then ", human_bytes(total(would_be.bytes)), "\n");
 }
@@ -273,11 +274,11 @@ PlannedRanks plan_ranks(const config::RunPlan& plan) {
   PlannedRanks planned{.ranks = spread_over_ranks(stages, grid)};
   for (const train::RecomputeChoice& choice : train::recompute_choices(plan))
     planned.by_recompute.push_back(largest_of(train::with_recompute(plan, choice.config), grid, candidates));
-  if (plan.model.moe.echo.slots > 0) planned.slots = other_slots(plan, static_cast<int>(planned.largest()));
+  const auto largest = static_cast<int>(planned.largest());
+  if (plan.model.moe.echo.slots > 0) planned.slots = other_slots(plan, largest);
   if (plan.grid.dp * plan.grid.cp == 1) return planned;
   config::RunPlan other = plan;
   other.optimizer.sharding = is_sharded(plan) ? Sharding::none : Sharding::optimizer;
-  const auto largest = static_cast<int>(planned.largest());
   planned.other_sharding = train::planned_bytes(other, largest);
   if (!is_sharded(plan) || plan.optimizer.type == optim::OptimizerType::muon) return planned;
   for (const ShardedState shard : {ShardedState::moments, ShardedState::gradients}) {
@@ -333,17 +334,16 @@ std::string plan_json(const config::RunPlan& plan, const PlannedRanks& planned) 
   }
   for (std::size_t shard = 0; shard < planned.by_shard.size(); ++shard) {
     const train::RankCost& cost = planned.by_shard[shard];
-    out["shard"].push_back({{"optimizer.shard", kShardNames.at(shard)},
+    out["shard"].push_back({{"optimizer.shard", kShardedStateNames.at(shard)},
                             {"gradients", gradients_in(cost.bytes)},
                             {"sums_sent", cost.sums_sent},
                             {"total", total(cost.bytes)}});
   }
   if (planned.slots) {
-    out["echo"] = {
-        {"slots", plan.model.moe.echo.slots},
-        {"weights", weights_of_clones(keeps_clone_weights(plan))},
-        {"bytes_per_slot", slot_bytes(planned)},
-        {"total_with_" + weights_of_clones(!keeps_clone_weights(plan)), total(planned.slots->other_weights)}};
+    out["echo"] = {{"slots", plan.model.moe.echo.slots},
+                   {"weights", name_of(clone_weights(plan))},
+                   {"bytes_per_slot", slot_bytes(planned)},
+                   {str("total_with_", name_of(other_clone_weights(plan))), total(planned.slots->other_weights)}};
   }
   for (std::size_t i = 0; i < planned.by_recompute.size(); ++i) {
     const BytesByOwner& bytes = planned.by_recompute[i];

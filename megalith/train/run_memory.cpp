@@ -185,16 +185,17 @@ void RunMemory::initialise_trained(const ParamBuffer& params, Draw&& draw) {
     ops::fill(*ex_, drawn, 0);  // also the gaps between parameters
     for (const Param& param : params.params())
       if (bucket.begin <= param.offset && param.offset < bucket.end) draw(param, param.grad);
-    if (params.has_copy())
+    if (params.has_copy()) {
       ops::cast(*ex_, drawn, values);
-    else
+      for (const OwnRange& range : params.own_ranges()) {
+        const Index begin = std::max(range.in_whole, bucket.begin),
+                    end = std::min(range.in_whole + range.count, bucket.end);
+        if (begin >= end) continue;
+        ops::write_masters(*ex_, drawn.rows(begin - bucket.begin, end - begin),
+                           params.own_masters({begin, range.in_own + begin - range.in_whole, end - begin}));
+      }
+    } else {
       ops::copy(*ex_, drawn, values);
-    for (const OwnRange& range : params.own_ranges()) {
-      const Index begin = std::max(range.in_whole, bucket.begin),
-                  end = std::min(range.in_whole + range.count, bucket.end);
-      if (!params.has_copy() || begin >= end) continue;
-      ops::write_masters(*ex_, drawn.rows(begin - bucket.begin, end - begin),
-                         params.own_masters({begin, range.in_own + begin - range.in_whole, end - begin}));
     }
     ops::fill(*ex_, drawn, 0);
   }

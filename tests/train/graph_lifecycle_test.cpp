@@ -124,40 +124,13 @@ TEST(GraphLifecycle, EachModeRunsEagerlyThenCapturesOnceThenLaunches) {
   });
 }
 
-/// Twelve steps, each with an evaluation. Where graphs are forgotten: in the middle.
-std::unique_ptr<support::GraphRun> run_forgetting(const config::RunPlan& plan, bool forgets) {
-  auto run = std::make_unique<support::GraphRun>();
-  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
-    Calls calls(world, plan);
-    train::Engine& engine = calls.engine();
-    const auto num_graphs = [&] { return engine.captured_graphs().stats.graphs; };
-    for (Index step = 0; step < 12; ++step) {
-      if (forgets && step == 6) {
-        EXPECT_GT(num_graphs(), 0);
-        engine.forget_graphs();
-        EXPECT_EQ(num_graphs(), 0);
-      }
-      const double loss = calls.make("training"), evaluated = calls.make("validation");
-      if (forgets && step == 6) {
-        EXPECT_EQ(num_graphs(), 0) << "the warm-up is eager";
-      }
-      if (world.rank() != 0) continue;
-      run->record.losses.push_back(loss);
-      run->evaluated.push_back(evaluated);
-    }
-    EXPECT_EQ(num_graphs() > 0, plan.graphs.mode != capture::GraphMode::none);
-    support::put_params(run->record.parameters, engine.stage(), false);
-  });
-  return run;
-}
-
 TEST(GraphLifecycle, GraphsThatAreForgottenAreCapturedAnew) {
   for (const Grid& grid : {Grid{.tp = 2, .pp = 2}, Grid{.pp = 2, .dp = 2, .chunks = 2}}) {
-    const auto want = run_forgetting(support::small_plan(grid, "bf16", 12), false);
+    const auto want = support::run_forgetting(support::small_plan(grid, "bf16", 12), false);
     for (const support::GraphWay& way : support::kGraphWays) {
       SCOPED_TRACE(grid.name() + " " + way.name);
       const config::RunPlan plan = support::with_graphs(support::small_plan(grid, "bf16", 12), way, 2);
-      support::expect_same_training(*run_forgetting(plan, true), *want);
+      support::expect_same_training(*support::run_forgetting(plan, true), *want);
     }
   }
 }

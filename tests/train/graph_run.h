@@ -79,6 +79,35 @@ inline std::unique_ptr<GraphRun> run_of(const config::RunPlan& plan, const AtThe
   return run;
 }
 
+/// Twelve steps, each with an evaluation. Where graphs are forgotten: in the middle.
+inline std::unique_ptr<GraphRun> run_forgetting(const config::RunPlan& plan, bool forgets) {
+  auto run = std::make_unique<GraphRun>();
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const HashedBatches source(plan.model.vocab_size);
+    const auto num_graphs = [&] { return engine.captured_graphs().stats.graphs; };
+    for (Index step = 0; step < 12; ++step) {
+      if (forgets && step == 6) {
+        EXPECT_GT(num_graphs(), 0);
+        engine.forget_graphs();
+        EXPECT_EQ(num_graphs(), 0);
+      }
+      const double loss = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no).loss,
+                   evaluated = engine.evaluate(source, plan.train.global_batch);
+      if (forgets && step == 6) {
+        EXPECT_EQ(num_graphs(), 0) << "the warm-up is eager";
+      }
+      if (world.rank() != 0) continue;
+      run->record.losses.push_back(loss);
+      run->evaluated.push_back(evaluated);
+    }
+    EXPECT_EQ(num_graphs() > 0, plan.graphs.mode != capture::GraphMode::none);
+    put_params(run->record.parameters, engine.stage(), false);
+  });
+  return run;
+}
+
 /// By bits: the norm of a step that overflowed is NaN.
 inline void expect_same_numbers(const std::vector<double>& got, const std::vector<double>& want) {
   const auto bits = [](const std::vector<double>& numbers) {

@@ -67,33 +67,12 @@ TEST(MoeGraphLifecycle, NeedsNoWarmup) {
   }
 }
 
-/// Twelve steps; where graphs are forgotten, before the seventh.
-std::unique_ptr<support::GraphRun> run_forgetting(const config::RunPlan& plan) {
-  auto run = std::make_unique<support::GraphRun>();
-  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
-    train::Engine engine(world, plan);
-    engine.allocate();
-    const support::HashedBatches source(plan.model.vocab_size);
-    for (Index step = 0; step < 12; ++step) {
-      if (step == 6) engine.forget_graphs();
-      const double loss = engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no).loss;
-      const double evaluated = engine.evaluate(source, plan.train.global_batch);
-      if (world.rank() != 0) continue;
-      run->record.losses.push_back(loss);
-      run->evaluated.push_back(evaluated);
-    }
-    EXPECT_EQ(engine.captured_graphs().stats.graphs > 0, plan.graphs.mode != capture::GraphMode::none);
-    support::put_params(run->record.parameters, engine.stage(), false);
-  });
-  return run;
-}
-
 TEST(MoeGraphLifecycle, GraphsThatAreForgottenAreCapturedAnew) {
   for (const MoeGrid& grid : kLifeGrids) {
-    const auto want = run_forgetting(config::resolve(recipe_of(grid, "bf16", 12, "all_to_all")));
+    const auto want = support::run_forgetting(config::resolve(recipe_of(grid, "bf16", 12, "all_to_all")), false);
     for (const auto& [name, plan] : graph_plans(grid, "bf16", 12, 2)) {
       SCOPED_TRACE(grid.name() + " " + name);
-      support::expect_same_training(*run_forgetting(plan), *want);
+      support::expect_same_training(*support::run_forgetting(plan, true), *want);
     }
   }
 }

@@ -7,10 +7,12 @@ namespace megalith::nn {
 
 using ops::ScaleBlocks;
 
-ops::Operand expert_rows(Exec& ex, const Tensor& rows, const ops::GroupRows& groups) {
-  const ops::Operand operand = ops::make_operand(ex, rows.dim(0), rows.dim(1), ScaleBlocks::vectors);
-  ops::quantise(ex, {.x = rows, .straight = operand, .groups = groups});
-  return operand;
+RowOperands expert_rows(Exec& ex, const GemmFormats& formats, const Tensor& rows, const ops::GroupRows& groups,
+                        bool turned) {
+  RowOperands operands = make_row_operands(ex, formats, rows.shape(), turned);
+  ops::quantise(ex, {.x = rows, .straight = operands.straight, .turned = operands.turned, .groups = groups});
+  operands.is_made = true;
+  return operands;
 }
 
 ops::Operand turned_expert_rows(Exec& ex, const Tensor& rows, const ops::GroupRows& groups) {
@@ -29,11 +31,10 @@ ops::Operand activated_expert_rows(Exec& ex, const Tensor& z, Index units, const
 void multiply_expert_rows(Exec& ex, const ExpertProduct& args) {
   const Index rows = args.weights.dim(0) * args.weights.dim(1), columns = args.weights.dim(2);
   const Tensor w = args.weights.reshaped({rows, columns});
-  const bool is_turned = args.form == WeightForm::turned;
-  const ops::Operand b = is_turned ? ops::make_operand(ex, columns, rows, ScaleBlocks::squares)
-                                   : ops::make_operand(ex, rows, columns, ScaleBlocks::squares);
-  ops::quantise(ex, is_turned ? ops::Quantise{.x = w, .turned = b} : ops::Quantise{.x = w, .straight = b});
-  ops::scaled_grouped_matmul(ex, {.a = args.rows, .b = b, .turned = is_turned, .c = args.out, .groups = args.groups});
+  const ops::Operand b = args.turned ? ops::make_operand(ex, columns, rows, ScaleBlocks::squares)
+                                     : ops::make_operand(ex, rows, columns, ScaleBlocks::squares);
+  ops::quantise(ex, args.turned ? ops::Quantise{.x = w, .turned = b} : ops::Quantise{.x = w, .straight = b});
+  ops::scaled_grouped_matmul(ex, {.a = args.rows, .b = b, .turned = args.turned, .c = args.out, .groups = args.groups});
 }
 
 void add_expert_weight_grads(Exec& ex, const ops::Operand& dy_turned, const ops::Operand& x_turned,

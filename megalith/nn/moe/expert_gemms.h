@@ -1,27 +1,26 @@
 #pragma once
+#include "megalith/nn/row_gemms.h"
 #include "megalith/ops/grouped_matmul.h"
-#include "megalith/ops/quantise.h"
 
 namespace megalith::nn {
 
 // The GEMMs of experts with E4M3 operands, in groups of rows: what nn/row_gemms.h is for one weight. Rows are rounded
 // by vectors of 128 (ops/quantise.h), weights by squares. Groups begin at multiples of 128 rows.
 
-/// Rows [M, K] of groups as the forward pass and the gradient of the input read them.
-ops::Operand expert_rows(Exec& ex, const Tensor& rows, const ops::GroupRows& groups);
-/// Turned, [K, M], as weight gradients read them.
+/// The operands of rows [M, K] of groups, by one pass. `turned`: also for the weight gradient, where that has FP8
+/// operands.
+RowOperands expert_rows(Exec& ex, const GemmFormats& formats, const Tensor& rows, const ops::GroupRows& groups,
+                        bool turned);
+/// Those of the weight gradient alone, [K, M].
 ops::Operand turned_expert_rows(Exec& ex, const Tensor& rows, const ops::GroupRows& groups);
 /// The activation [M, units] of z [M, 2 units] (SwiGLU) or [M, units] (GELU), whose 16-bit numbers are not written.
 ops::Operand activated_expert_rows(Exec& ex, const Tensor& z, Index units, const ops::GroupRows& groups);
 
-/// Whether rows are multiplied by W^T, or by W.
-enum class WeightForm : std::uint8_t { straight, turned };
-
-/// out_g = rows_g W_g^T, or rows_g W_g. Rounds the weights.
+/// out_g = rows_g W_g^T, or with `turned` rows_g W_g. Rounds the weights.
 struct ExpertProduct {
   ops::Operand rows;  ///< [M, K], or [M, N] for `turned`
   Tensor weights;     ///< [G, N, K]
-  WeightForm form = WeightForm::straight;
+  bool turned = false;
   Tensor out;  ///< [M, N], or [M, K] for `turned`
   ops::GroupRows groups;
 };

@@ -147,12 +147,17 @@ RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::
 }
 
 void Experts::add_last_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved) const {
-  RowFactors rows{.dy = saved.up, .x = in, .write = weight_grads, .sm_margin = ops::SmMargin::communication};
+  add_up_weight_grads(ex, in, weight_grads, saved, all(saved.groups), ops::SmMargin::communication);
+}
+
+void Experts::add_up_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved,
+                                  const ExpertRange& range, ops::SmMargin sm_margin) const {
+  RowFactors rows{.dy = saved.up, .x = in, .write = weight_grads, .sm_margin = sm_margin};
   if (has_fp8_weight_grads()) {
     rows.dy_turned = saved.up_grad_turned;
     rows.x_turned = turned_expert_rows(ex, in, saved.groups);
   }
-  add_weight_grads(ex, ExpertMatrix::up, rows, saved, all(saved.groups));
+  add_weight_grads(ex, ExpertMatrix::up, rows, saved, range);
 }
 
 RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
@@ -161,12 +166,7 @@ RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy,
   LaterRows none;
   const RowGrads dx = has_fp8_rows() ? gradients_fp8(ex, in, dy, weight_grads, saved, range)
                                      : gradients(ex, in, dy, weight_grads, saved, range, none);
-  RowFactors rows{.dy = saved.up, .x = in, .write = weight_grads};
-  if (has_fp8_weight_grads()) {
-    rows.dy_turned = saved.up_grad_turned;
-    rows.x_turned = turned_expert_rows(ex, in, saved.groups);
-  }
-  add_weight_grads(ex, ExpertMatrix::up, rows, saved, range);
+  add_up_weight_grads(ex, in, weight_grads, saved, range, ops::SmMargin::none);
   return dx;
 }
 
@@ -210,7 +210,7 @@ RowGrads Experts::gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops:
 }
 
 void Experts::first_gemm_fp8(Exec& ex, const Tensor& in, const Saved& saved, const ExpertRange& range) const {
-  const ops::Operand x = expert_rows(ex, in, saved.groups);
+  const ops::Operand x = expert_rows(ex, formats_, in, saved.groups, false).straight;
   for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
     multiply_expert_rows(ex, {.rows = x, .weights = w, .out = saved.up, .groups = groups});
   });
@@ -231,24 +231,24 @@ RowGrads Experts::gradients_fp8(Exec& ex, const Tensor& in, const RowGrads& dy, 
   const Tensor d_up = saved.up;  // in the place of z
   const Tensor weighted = ex.tensor({in.dim(0), weights(ExpertMatrix::down).dim(2)}, in.dtype());
   const RowGrads dx{ex.tensor_like(in), ex.tensor_like(dy.weights)};
-  const ops::Operand dy_rows = expert_rows(ex, dy.rows, saved.groups);
+  const RowOperands dy_rows = expert_rows(ex, formats_, dy.rows, saved.groups, true);
   for_own_and_clones(ex, ExpertMatrix::down, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
-    multiply_expert_rows(
-        ex, {.rows = dy_rows, .weights = w, .form = WeightForm::turned, .out = weighted, .groups = groups});
+    multiply_expert_rows(ex,
+                         {.rows = dy_rows.straight, .weights = w, .turned = true, .out = weighted, .groups = groups});
   });
   ops::grouped_activation_grad(
       ex, {.z = saved.up, .p = dy.weights, .dh = weighted, .dz = d_up, .dp = dx.weights, .groups = saved.groups});
   RowFactors of_down{.dy = dy.rows, .x = weighted, .write = weight_grads};
   if (has_fp8_weight_grads()) {
-    of_down.dy_turned = turned_expert_rows(ex, dy.rows, saved.groups);
+    of_down.dy_turned = dy_rows.turned;
     of_down.x_turned = turned_expert_rows(ex, weighted, saved.groups);
-    saved.up_grad_turned = turned_expert_rows(ex, d_up, saved.groups);
   }
   add_weight_grads(ex, ExpertMatrix::down, of_down, saved, range);
-  const ops::Operand d_up_rows = expert_rows(ex, d_up, saved.groups);
+  const RowOperands d_up_rows = expert_rows(ex, formats_, d_up, saved.groups, true);
+  saved.up_grad_turned = d_up_rows.turned;
   for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
-    multiply_expert_rows(
-        ex, {.rows = d_up_rows, .weights = w, .form = WeightForm::turned, .out = dx.rows, .groups = groups});
+    multiply_expert_rows(ex,
+                         {.rows = d_up_rows.straight, .weights = w, .turned = true, .out = dx.rows, .groups = groups});
   });
   return dx;
 }

@@ -94,6 +94,9 @@ class Experts {
                          const ExpertRange& range) const;
   void first_gemm_fp8(Exec& ex, const Tensor& in, const Saved& saved, const ExpertRange& range) const;
   void recompute_first_gemm(Exec& ex, const Tensor& in, Saved& saved, const ExpertRange& range) const;
+  /// Those of the first product's weights, for the rows of these groups.
+  void add_up_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved,
+                           const ExpertRange& range, ops::SmMargin sm_margin) const;
   /// The factors of weight gradients, and how those of this rank's experts are written.
   struct RowFactors {
     Tensor dy, x;

@@ -24,7 +24,8 @@ void put_vector_scales(const Operand& operand, Index block, Index line, const fl
 
 Index live_rows_from(const GroupRows& groups, Index row, Index all) {
   if (!groups.begin) return all;
-  return rows_of_group_from({groups.begin.data<std::int32_t>(), groups.rows.data<std::int32_t>()}, groups.count(), row);
+  const Index g = group_with(groups, row);
+  return g < 0 ? 0 : Index{groups.begin.data<std::int32_t>()[g]} + groups.rows.data<std::int32_t>()[g] - row;
 }
 
 void quantise_square(const OperandsOf& args, const Square& square) {

@@ -9,15 +9,6 @@
 namespace megalith::ops::cpu {
 namespace {
 
-/// The group that has row `row`; -1: none.
-Index group_with(const GroupRows& groups, Index row) {
-  const std::int32_t *begin = groups.begin.data<std::int32_t>(), *rows = groups.rows.data<std::int32_t>();
-  for (Index g = 0; g < groups.count(); ++g) {
-    if (begin[g] <= row && row < Index{begin[g]} + rows[g]) return g;
-  }
-  return -1;
-}
-
 /// Throws ShapeError unless groups lie in `rows` rows in ascending order.
 void check_groups(const GroupRows& groups, Index rows, std::string_view op) {
   const std::int32_t *begin = groups.begin.data<std::int32_t>(), *count = groups.rows.data<std::int32_t>();

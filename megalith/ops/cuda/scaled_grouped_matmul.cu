@@ -84,9 +84,9 @@ void scaled_grouped_matmul(Exec& ex, Stream stream, const ScaledGroupedMatmul& a
   all.columns = static_cast<int>(args.c.dim(1));
   all.depth = static_cast<int>(args.a.values.dim(1));
   if (args.turned)
-    launch_scaled<Kind::rows_turned>(ex, stream, all, args.c.dtype(), args.sm_margin);
+    launch_scaled<Kind::rows_turned>(ex, stream, all, args.c.dtype(), SmMargin::none);
   else
-    launch_scaled<Kind::rows>(ex, stream, all, args.c.dtype(), args.sm_margin);
+    launch_scaled<Kind::rows>(ex, stream, all, args.c.dtype(), SmMargin::none);
 }
 
 void scaled_grouped_weight_grad(Exec& ex, Stream stream, const ScaledGroupedWeightGrad& args) {
