@@ -7,8 +7,8 @@ namespace megalith::ops {
 // Grouped GEMMs (grouped_matmul.h) of matrices in E4M3, as for the experts of a mixture in FP8. Sums are those of
 // scaled_matmul.h: over blocks of 128 along the sum's index, ascending, each times the scales of both operands. Groups
 // must begin at multiples of 128 rows, so no block of either kind has rows of two groups. One kernel of our own
-// computes all groups on Hopper GPUs (cuda/scaled_grouped_product.h); no other GPU runs these ops. They throw
-// ShapeError for other shapes, dtypes and groups, and BackendError on such a GPU.
+// computes all groups on Hopper GPUs (cuda/scaled_tiles.cuh); no other GPU runs these ops. They throw ShapeError for
+// other shapes, dtypes and groups, and BackendError on such a GPU.
 
 /// c_g = a_g b_g^T for the rows of each group, with a weight by squares of 128 x 128. The rows of c from a group's end
 /// up to the next multiple of 128 become zeros; quantise() makes the rows of a there zeros. Other rows are neither read

@@ -18,20 +18,24 @@ using Sums = float[kTileColumns / 2];
 
 inline constexpr int kSide = 64;   // 16-bit elements of a chunk's row
 inline constexpr int kBlocks = 8;  // of 8 columns, a side's
-struct Chunks {
-  std::byte at[2][kChunkBytes];
+template <int kCount>
+struct ChunkSet {
+  std::byte at[kCount][kChunkBytes];
 };
+using Chunks = ChunkSet<2>;
 
-/// Writes chunks in turn: the copy of one goes on while the next is filled. All lanes of a warp call it together.
-class ChunkWriter {
+/// Writes chunks in turn: with two, the copy of one goes on while the next is filled. All lanes of a warp call it
+/// together.
+template <int kCount>
+class ChunkSetWriter {
  public:
-  __device__ explicit ChunkWriter(Chunks& chunks) : chunks_(chunks) {}
+  __device__ explicit ChunkSetWriter(ChunkSet<kCount>& chunks) : chunks_(chunks) {}
 
   /// The next chunk, when its last copy has read it.
   __device__ std::byte* next() {
-    if (hopper::is_elected()) hopper::wait_for_reads_of_stores<1>();
+    if (hopper::is_elected()) hopper::wait_for_reads_of_stores<kCount - 1>();
     __syncwarp();
-    turn_ ^= 1;
+    turn_ = (turn_ + 1) % kCount;
     return chunks_.at[turn_];
   }
   /// store(chunk) by one lane, when all have written.
@@ -45,9 +49,10 @@ class ChunkWriter {
   }
 
  private:
-  Chunks& chunks_;
+  ChunkSet<kCount>& chunks_;
   int turn_ = 0;
 };
+using ChunkWriter = ChunkSetWriter<2>;
 
 /// Fills a chunk of 64 16-bit columns: words[t] of a lane are columns 8 t + 2 (lane % 4) and the next, in row lane / 4
 /// (upper) and eight rows below (lower).

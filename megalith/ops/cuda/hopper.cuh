@@ -267,9 +267,8 @@ __device__ void hold(float (&sums)[kBlocks][kSums]) {
 #define MEGALITH_SUMS(i)                                                                                        \
   "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), \
       "+f"(sums[i + 6]), "+f"(sums[i + 7])
-#define MEGALITH_64_SUMS(i)                                                                                    \
-  MEGALITH_SUMS(i), MEGALITH_SUMS(i + 8), MEGALITH_SUMS(i + 16), MEGALITH_SUMS(i + 24), MEGALITH_SUMS(i + 32), \
-      MEGALITH_SUMS(i + 40), MEGALITH_SUMS(i + 48), MEGALITH_SUMS(i + 56)
+#define MEGALITH_32_SUMS(i) MEGALITH_SUMS(i), MEGALITH_SUMS(i + 8), MEGALITH_SUMS(i + 16), MEGALITH_SUMS(i + 24)
+#define MEGALITH_64_SUMS(i) MEGALITH_32_SUMS(i), MEGALITH_32_SUMS(i + 32)
 
 /// sums = a b for add = 0, else sums += a b: a [64, 16] (Major::sum), b [16, 128], by their descriptors; T =
 /// __nv_bfloat16 or __half. Asynchronous. Warp w of the group has rows 16 w to 16 w + 15 of the sums [64, 128]. Its
@@ -334,7 +333,23 @@ __device__ inline void multiply(float (&sums)[128], std::uint64_t a, std::uint64
 #undef MEGALITH_MULTIPLY
 }
 
-/// multiply() of E4M3: a [64, 32], b [32, 128], both Major::sum, whose next 32 of the sum's indices are 32 bytes on.
+/// multiply() of E4M3: a [64, 32], b [32, 96], [32, 128] or [32, 192], both Major::sum, whose next 32 of the sum's
+/// indices are 32 bytes on.
+__device__ inline void multiply_e4m3(float (&sums)[48], std::uint64_t a, std::uint64_t b, int add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred adds;\n"
+      "setp.ne.b32 adds, %50, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3"
+      " {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+      "%48, %49, adds, 1, 1;\n"
+      "}"
+      : MEGALITH_32_SUMS(0), MEGALITH_SUMS(32), MEGALITH_SUMS(40)
+      : "l"(a), "l"(b), "r"(add));
+}
 __device__ inline void multiply_e4m3(float (&sums)[64], std::uint64_t a, std::uint64_t b, int add) {
   asm volatile(
       "{\n"
@@ -351,8 +366,27 @@ __device__ inline void multiply_e4m3(float (&sums)[64], std::uint64_t a, std::ui
       : MEGALITH_64_SUMS(0)
       : "l"(a), "l"(b), "r"(add));
 }
+__device__ inline void multiply_e4m3(float (&sums)[96], std::uint64_t a, std::uint64_t b, int add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred adds;\n"
+      "setp.ne.b32 adds, %98, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3"
+      " {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
+      "%96, %97, adds, 1, 1;\n"
+      "}"
+      : MEGALITH_64_SUMS(0), MEGALITH_32_SUMS(64)
+      : "l"(a), "l"(b), "r"(add));
+}
 
 #undef MEGALITH_64_SUMS
+#undef MEGALITH_32_SUMS
 #undef MEGALITH_SUMS
 
 }  // namespace megalith::ops::cuda::hopper

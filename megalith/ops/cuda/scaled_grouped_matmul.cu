@@ -1,9 +1,8 @@
-#include <type_traits>
+#include <algorithm>
 
 #include "megalith/base/error.h"
-#include "megalith/base/str.h"
 #include "megalith/ops/cuda/gemm.h"
-#include "megalith/ops/cuda/scaled_grouped_tiles.cuh"
+#include "megalith/ops/cuda/scaled_tiles.cuh"
 #include "megalith/ops/cuda/tensor_maps.h"
 #include "megalith/ops/scaled_grouped_matmul_kernels.h"
 #include "megalith/tensor/cuda/shared_limit.h"
@@ -13,12 +12,71 @@ namespace {
 
 using namespace scaled_tiles;
 
+enum class Kind { rows, rows_turned, weight_grad };
+
+using GroupedForm = TileForm<128, 128, 1, 1, 2>;
+inline constexpr int kTile = 128;  // rows and columns
+static_assert(GroupedForm::kColumns == kTile && kTileRows == kTile);
+
+/// The tiles of a block, every gridDim.x-th of all. The tiles of a group follow each other, in bands of kBand rows.
+template <Kind kKind>
+class GroupedWalk {
+ public:
+  __device__ explicit GroupedWalk(const ScaledArgs& args) : args_(args), item_(static_cast<int>(blockIdx.x)) { load(); }
+
+  __device__ ScaledTile next() {
+    while (group_ < args_.groups && item_ >= before_ + items_) {
+      before_ += items_;
+      ++group_;
+      load();
+    }
+    ScaledTile tile;
+    if (group_ >= args_.groups) return tile;
+    const int item = item_ - before_, width = args_.columns / kTile, band = item / (kBand * width),
+              height = min(kBand, height_ - band * kBand), within = item % (kBand * width);
+    item_ += static_cast<int>(gridDim.x);
+    tile.row = (band * kBand + within % height) * kTile;
+    tile.column = within / height * kTile;
+    if constexpr (kKind == Kind::weight_grad) {
+      tile.group = group_;
+      tile.a_row = tile.row;
+      tile.b_row = tile.column;
+      tile.a_block = tile.b_block = begin_ / kDepth;
+      tile.steps = (rows_ + kDepth - 1) / kDepth;
+    } else {
+      tile.group = 0;
+      tile.row += begin_;
+      tile.a_row = tile.row;
+      tile.b_row = kKind == Kind::rows ? group_ * args_.columns + tile.column : tile.column;
+      tile.b_block = kKind == Kind::rows ? 0 : group_ * (args_.depth / kDepth);
+      tile.steps = args_.depth / kDepth;
+    }
+    return tile;
+  }
+
+ private:
+  __device__ void load() {
+    if (group_ >= args_.groups) return;
+    begin_ = __ldg(args_.begin + group_);
+    rows_ = __ldg(args_.rows + group_);
+    height_ = ((kKind == Kind::weight_grad ? args_.result_rows : rows_) + kTile - 1) / kTile;
+    if (kKind == Kind::weight_grad && rows_ == 0 && args_.adds) height_ = 0;
+    items_ = height_ * (args_.columns / kTile);
+  }
+
+  const ScaledArgs& args_;
+  int item_, group_ = 0, before_ = 0;                  // tiles of the groups before
+  int begin_ = 0, rows_ = 0, height_ = 0, items_ = 0;  // of the group; its rows of tiles and its tiles
+};
+
+template <class T, Kind kKind>
+constexpr auto kKernel = scaled_kernel<T, GroupedForm, GroupedWalk<kKind>,
+                                       kKind == Kind::weight_grad ? ScaleBlocks::vectors : ScaleBlocks::squares>;
+
 template <class T>
 void allow_shared_memory_for() {
-  for (const void* kernel : {reinterpret_cast<const void*>(scaled_grouped_kernel<T, Kind::rows>),
-                             reinterpret_cast<const void*>(scaled_grouped_kernel<T, Kind::rows_turned>),
-                             reinterpret_cast<const void*>(scaled_grouped_kernel<T, Kind::weight_grad>)})
-    megalith::cuda::allow_shared_memory(kernel, sizeof(SharedMemory));
+  for (const auto kernel : {kKernel<T, Kind::rows>, kKernel<T, Kind::rows_turned>, kKernel<T, Kind::weight_grad>})
+    megalith::cuda::allow_shared_memory(kernel, sizeof(SharedMemory<GroupedForm>));
 }
 
 /// The facts about an Exec's GPU that the kernels need, queried once: products may be captured into graphs.
@@ -37,20 +95,18 @@ struct ScaledGroupedGpu {
   int multiprocessors = 0;
 };
 
-/// A map of codes [rows, depth] in boxes of 128 x 128.
-CUtensorMap map_of_codes(const Tensor& codes) {
-  return tensor_map<2>(codes, {codes.dim(1), codes.dim(0)}, {codes.dim(1)}, {kTile, kTile});
-}
-
 ScaledArgs arguments(const Operand& a, const Operand& b, const Tensor& out, const GroupRows& groups) {
   ScaledArgs args{};
-  args.a = map_of_codes(a.values);
-  args.b = map_of_codes(b.values);
+  args.a = map_of_codes(a.values, kTile);
+  args.b = map_of_codes(b.values, kTile);
   args.out = map_by_rows(out, kChunkRows);
-  args.a_scales = pointer<const float>(a.scales);
-  args.b_scales = pointer<const float>(b.scales);
-  args.a_stride = a.scales.dim(1);
-  args.b_stride = b.scales.dim(1);
+  args.a_scales = map_of_scales(a.scales, kTile);
+  if (b.blocks == ScaleBlocks::vectors) {
+    args.b_scales = map_of_scales(b.scales, kTile);
+  } else {
+    args.squares = pointer<const float>(b.scales);
+    args.squares_stride = b.scales.dim(1);
+  }
   args.begin = pointer<const std::int32_t>(groups.begin);
   args.rows = pointer<const std::int32_t>(groups.rows);
   args.groups = static_cast<int>(groups.count());
@@ -62,8 +118,8 @@ void launch_scaled(Exec& ex, Stream stream, const ScaledArgs& args, DType dtype,
   if (const std::string why = why_no_scaled_grouped_matmul(ex); !why.empty()) throw BackendError(why);
   const int blocks = std::max(1, ex.backend<ScaledGroupedGpu>().multiprocessors - margin_of(ex, margin));
   const auto run = [&]<class T>() {
-    scaled_grouped_kernel<T, kKind>
-        <<<static_cast<unsigned>(blocks), kBlockThreads, sizeof(SharedMemory), megalith::cuda::native(stream)>>>(args);
+    kKernel<T, kKind><<<static_cast<unsigned>(blocks), kBlockThreads, sizeof(SharedMemory<GroupedForm>),
+                        megalith::cuda::native(stream)>>>(args);
     megalith::cuda::check(cudaGetLastError());
   };
   if (dtype == DType::f32) return run.template operator()<float>();

@@ -1,0 +1,470 @@
+#pragma once
+#include <cstddef>
+
+#include "megalith/ops/cuda/grouped_ends.cuh"
+#include "megalith/ops/cuda/hopper.cuh"
+#include "megalith/ops/quantise.h"
+
+// GEMMs of E4M3 operands with block scales, dense and grouped. A thread block stays on its SM and computes tiles of 128
+// rows. One warp finds tiles and copies operands and scales, a block of 128 of the sum's index per stage. Two warp
+// groups ("consumers") have 64 rows of a tile each. A consumer makes the products of a stage with the tensor cores, and
+// adds them, times both scales, to its sums in f32. Meanwhile the tensor cores have the other consumer's products, and
+// with two buffers this one's next ones. A sum does not depend on the tile's form, nor on other rows.
+
+namespace megalith::ops::cuda::scaled_tiles {
+
+using grouped_tiles::ChunkSet;
+using grouped_tiles::ChunkSetWriter;
+using hopper::Barrier;
+using hopper::RingPlace;
+
+inline constexpr int kTileRows = 128, kDepth = 128;  // kDepth: indices of the sum of a stage
+inline constexpr int kSquareSide = static_cast<int>(kScaleBlock);
+inline constexpr int kTileSlots = 2;
+inline constexpr int kConsumers = 2, kGroupWarps = 4, kGroupThreads = kGroupWarps * kWarp;
+inline constexpr int kConsumerRows = kTileRows / kConsumers;
+inline constexpr int kBlockThreads = (kConsumers + 1) * kGroupThreads;
+inline constexpr int kCopyRegisters = 40, kConsumerRegisters = 232;  // as in grouped_tiles.cuh
+inline constexpr int kBand = 16;                                     // rows of tiles whose operands stay in the L2
+inline constexpr int kLeadBarrier = 1;                               // a named barrier: consumer 1 may begin
+inline constexpr int kLead = 1;  // stages of the first tile that consumer 0 is ahead
+
+/// How a tile is computed. A consumer's products are made kPiece columns at a time, in kBuffers buffers in turn. Sums
+/// and buffers are registers: kColumns / 2 + kBuffers * kPiece / 2 of a thread, 192 at most. Blocks of a cluster have
+/// tiles below each other, and each copies a part of the columns' operand for all. A warp stores by kChunks chunks.
+template <int kColumns_, int kPiece_, int kBuffers_, int kCluster_, int kChunks_>
+struct TileForm {
+  static constexpr int kColumns = kColumns_, kPiece = kPiece_, kBuffers = kBuffers_, kCluster = kCluster_,
+                       kChunks = kChunks_;
+  static constexpr int kPieces = kColumns / kPiece;
+  /// Columns that share a square's scale, wherever the tile begins.
+  static constexpr int kShared = kColumns % kSquareSide == 0 ? kSquareSide : 64;
+  static constexpr int kSquares = kColumns / kShared;
+  static_assert(kColumns % kPiece == 0 && kColumns % 64 == 0 && kBuffers <= 2 && kColumns <= 2 * kSquareSide);
+  static_assert(kBuffers == 1 || kPieces <= 2);
+  static_assert(kColumns / 2 + kBuffers * kPiece / 2 <= 192);
+};
+
+struct ScaledArgs {
+  CUtensorMap a, b, out;
+  CUtensorMap a_scales, b_scales;    // b_scales: of vectors
+  const float* squares;              // of b by squares
+  Index squares_stride;              // between their rows
+  const std::int32_t *begin, *rows;  // [groups]; grouped GEMMs
+  int groups;                        // grouped GEMMs
+  int result_rows;                   // of a dense GEMM; of each group for weight gradients of groups
+  int columns;                       // of the result; of each group for weight gradients of groups
+  int depth;                         // but weight gradients of groups
+  bool adds;                         // to a result in f32
+};
+
+/// Rows of operands, and blocks of the sum's index where the sum begins.
+struct ScaledTile {
+  int group = -1;              // of the result; -1: no tile is left
+  int row = 0, column = 0;     // of the result; of the group's matrix for weight gradients of groups
+  int a_row = 0, a_block = 0;  // of the first stage
+  int b_row = 0, b_block = 0;
+  int steps = 0;  // stages; 0: the result is 0
+};
+
+template <class Form>
+struct Operands {
+  std::byte a[kTileRows * kDepth], b[Form::kColumns * kDepth];  // rows of 128 codes
+};
+
+/// Of a stage: those of rows, and those of columns or of squares, one for each Form::kShared columns.
+template <class Form>
+struct alignas(128) Scales {
+  float a[kTileRows], b[Form::kColumns];
+};
+
+template <class Form>
+struct alignas(1024) SharedMemory {
+  static constexpr int kBytes = 226 * 1024, kSmallBytes = 1024;  // in all, as in gelu_tiles.cuh; for what comes last
+  static constexpr int kChunksBytes = kConsumers * kGroupWarps * static_cast<int>(sizeof(ChunkSet<Form::kChunks>));
+  static constexpr int kStages =
+      (kBytes - kSmallBytes - kChunksBytes) / static_cast<int>(sizeof(Operands<Form>) + sizeof(Scales<Form>));
+  Operands<Form> stages[kStages];
+  ChunkSet<Form::kChunks> chunks[kConsumers * kGroupWarps];
+  Scales<Form> scales[kStages];
+  ScaledTile tiles[kTileSlots];
+  Barrier full[kStages], empty[kStages];
+  Barrier tile_full[kTileSlots], tile_empty[kTileSlots];
+};
+
+/// The scales of the squares of a tile's columns, two rows of squares at most. A warp holds those of 32 blocks of the
+/// sum's index, one per lane, and loads the next 32 before it needs them.
+template <class Form>
+class SquareScales {
+ public:
+  __device__ SquareScales(const ScaledArgs& args, const ScaledTile& tile, int lane) : lane_(lane), steps_(tile.steps) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = tile.b_row / kSquareSide + i;
+      has_[i] = i == 0 || tile.column + i * kSquareSide - tile.b_row % kSquareSide < args.columns;
+      from_[i] = args.squares + row * args.squares_stride + tile.b_block;
+    }
+    offset_ = tile.b_row % kSquareSide;
+    load(0);
+  }
+  /// Writes those of block `block` of the tile's. Blocks come in ascending order, and all lanes call it together.
+  __device__ void write(int block, float (&to)[Form::kColumns]) {
+    if (block % kWarp == 0) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) held_[i] = coming_[i];
+      load(block + kWarp);
+    }
+    float scales[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) scales[i] = __shfl_sync(0xffffffffu, held_[i], block % kWarp);
+    if (lane_ >= Form::kSquares) return;
+    to[lane_] = offset_ + lane_ * Form::kShared < kSquareSide ? scales[0] : scales[kRows - 1];
+  }
+
+ private:
+  static constexpr int kRows = Form::kColumns == kSquareSide ? 1 : 2;
+
+  __device__ void load(int block) {
+    const int at = block + lane_;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) coming_[i] = has_[i] && at < steps_ ? __ldg(from_[i] + at) : 0.0f;
+  }
+
+  int lane_, steps_, offset_;
+  bool has_[kRows];
+  const float* from_[kRows];
+  float held_[kRows] = {}, coming_[kRows];
+};
+
+/// Copies a stage's codes and scales, but those of squares. Run by one thread. Every block of a cluster copies a part
+/// of b for all.
+template <class Form, ScaleBlocks kBlocksOfB>
+__device__ __forceinline__ void copy_stage(const ScaledArgs& args, Operands<Form>& operands, Scales<Form>& scales,
+                                           Barrier& full, const ScaledTile& tile, int step) {
+  constexpr bool kByVectors = kBlocksOfB == ScaleBlocks::vectors;
+  constexpr int kPart = Form::kColumns / Form::kCluster;  // columns
+  constexpr unsigned kBytes =
+      sizeof(Operands<Form>) + sizeof(Scales<Form>::a) + (kByVectors ? sizeof(Scales<Form>::b) : 0);
+  const int a_block = tile.a_block + step, b_block = tile.b_block + step;
+  hopper::arrive_and_expect(full, kBytes);
+  hopper::load_box(operands.a, args.a, full, a_block * kDepth, tile.a_row);
+  if constexpr (Form::kCluster == 1) {
+    hopper::load_box(operands.b, args.b, full, b_block * kDepth, tile.b_row);
+  } else {
+    const int first = static_cast<int>(blockIdx.x) % Form::kCluster * kPart;
+    hopper::load_box_to((1u << Form::kCluster) - 1, operands.b + first * kDepth, args.b, full, b_block * kDepth,
+                        tile.b_row + first);
+  }
+  hopper::load_box(scales.a, args.a_scales, full, tile.a_row, a_block);
+  if constexpr (kByVectors) hopper::load_box(scales.b, args.b_scales, full, tile.b_row, b_block);
+}
+
+/// Run by one warp.
+template <class Form, class Walk, ScaleBlocks kBlocksOfB>
+__device__ void copy_operands(const ScaledArgs& args, SharedMemory<Form>& shared, int lane) {
+  Walk walk(args);
+  RingPlace<SharedMemory<Form>::kStages> at;
+  RingPlace<kTileSlots> slot;
+  for (;; slot.next()) {
+    const ScaledTile tile = walk.next();
+    if (lane == 0) {
+      hopper::wait(shared.tile_empty[slot.place], slot.parity ^ 1u);
+      shared.tiles[slot.place] = tile;
+      hopper::arrive(shared.tile_full[slot.place]);
+    }
+    if (tile.group < 0) return;
+    const auto copy = [&](int step) {
+      if (lane == 0)
+        copy_stage<Form, kBlocksOfB>(args, shared.stages[at.place], shared.scales[at.place], shared.full[at.place],
+                                     tile, step);
+    };
+    if constexpr (kBlocksOfB == ScaleBlocks::vectors) {
+      for (int i = 0; lane == 0 && i < tile.steps; ++i, at.next()) {
+        hopper::wait(shared.empty[at.place], at.parity ^ 1u);
+        copy(i);
+      }
+    } else {
+      SquareScales<Form> squares(args, tile, lane);
+      for (int i = 0; i < tile.steps; ++i, at.next()) {
+        hopper::wait(shared.empty[at.place], at.parity ^ 1u);
+        squares.write(i, shared.scales[at.place].b);
+        __syncwarp();  // the arrival publishes the writes of all lanes
+        copy(i);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+__device__ inline ScaledTile uniform(ScaledTile tile) {
+  for (int* x : {&tile.group, &tile.row, &tile.column, &tile.steps}) *x = __shfl_sync(0xffffffffu, *x, 0);
+  return tile;
+}
+
+/// A warp of a consumer has read a stage. This notifies every block of the cluster, which copies into it.
+template <class Form>
+__device__ __forceinline__ void release(Barrier& empty, int lane) {
+  __syncwarp();
+  if constexpr (Form::kCluster == 1) {
+    if (lane == 0) hopper::arrive(empty);
+  } else {
+    if (lane < Form::kCluster) hopper::arrive_at(empty, static_cast<unsigned>(lane));
+  }
+}
+
+/// The sums of a consumer's 64 rows of tiles.
+template <class Form, ScaleBlocks kBlocksOfB>
+class ConsumerSums {
+ public:
+  using Sums = float[Form::kColumns / 2];  // of a lane: hopper::multiply() tells where they are
+
+  __device__ ConsumerSums(SharedMemory<Form>& shared, int consumer, int warp, int lane)
+      : shared_(shared),
+        first_row_(consumer * kConsumerRows),
+        row_(first_row_ + warp * kChunkRows + lane / 4),
+        lane_(lane) {}
+
+  /// sums = those of the next `steps` stages. After the first `lead` of them consumer 1 may begin; 0: it has.
+  __device__ __forceinline__ void run(int steps, int lead, Sums& sums) {
+    lead_ = lead;
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+    if (steps == 0) return;
+    if constexpr (Form::kBuffers == 1) {
+      Products products;
+      for (int i = 0; i < steps; ++i) {
+        run_piece<0>(products, sums);
+        if constexpr (Form::kPieces > 1) run_piece<1>(products, sums);
+        static_assert(Form::kPieces <= 2);
+      }
+    } else {
+      run_in_turn(steps * Form::kPieces, sums);
+    }
+  }
+
+ private:
+  using Products = float[Form::kPiece / 2];
+  static constexpr bool kByVectors = kBlocksOfB == ScaleBlocks::vectors;
+  static constexpr int kLast = Form::kPieces - 1;
+
+  /// The scales of a lane's rows; with b by squares, times those of the squares.
+  struct Factors {
+    float upper[kByVectors ? 1 : Form::kSquares], lower[kByVectors ? 1 : Form::kSquares];
+  };
+
+  template <int kPiece>
+  __device__ __forceinline__ void run_piece(Products& products, Sums& sums) {
+    begin<kPiece>(products);
+    const Factors factors = load();
+    hopper::wait_for_products<0>();
+    add<kPiece>(products, factors, sums);
+  }
+
+  /// `left` pieces: the products of one are made while those of the one before it are added.
+  __device__ __forceinline__ void run_in_turn(int left, Sums& sums) {
+    Products even, odd;
+    begin<0>(even);
+    for (; left > 2; left -= 2) {
+      begin<kLast>(odd);
+      const Factors of_even = load();
+      hopper::wait_for_products<1>();
+      add<0>(even, of_even, sums);
+      begin<0>(even);
+      const Factors of_odd = load();
+      hopper::wait_for_products<1>();
+      add<kLast>(odd, of_odd, sums);
+    }
+    // With two pieces `left` is even, and the compiler may not know it: without a branch here ptxas 13.0 serialises the
+    // products (C7514).
+    asm volatile("" : "+r"(left));
+    if (left == 1) {
+      const Factors of_even = load();
+      hopper::wait_for_products<0>();
+      add<0>(even, of_even, sums);
+      return;
+    }
+    begin<kLast>(odd);
+    const Factors of_even = load();
+    hopper::wait_for_products<1>();
+    add<0>(even, of_even, sums);
+    const Factors of_odd = load();
+    hopper::wait_for_products<0>();
+    add<kLast>(odd, of_odd, sums);
+  }
+
+  /// Issues the products of piece kPiece of the stage ahead_.
+  template <int kPiece>
+  __device__ __forceinline__ void begin(Products& products) {
+    using Operand = hopper::Operand<hopper::Major::sum>;
+    if constexpr (kPiece == 0) hopper::wait(shared_.full[ahead_.place], ahead_.parity);
+    const Operands<Form>& stage = shared_.stages[ahead_.place];
+    const std::uint64_t a = Operand::descriptor(stage.a + first_row_ * kDepth),
+                        b = Operand::descriptor(stage.b + kPiece * Form::kPiece * kDepth);
+    hopper::begin_products();
+#pragma unroll
+    for (int step = 0; step < kDepth / 32; ++step)
+      hopper::multiply_e4m3(products, a + step * Operand::kStep, b + step * Operand::kStep, step > 0);
+    hopper::commit_products();
+    if constexpr (kPiece == kLast) {
+      ahead_.next();
+      if (lead_ > 0 && --lead_ == 0) hopper::arrive_named(kLeadBarrier, kConsumers * kGroupThreads);
+    }
+  }
+
+  __device__ __forceinline__ Factors load() const {
+    const Scales<Form>& scales = shared_.scales[at_.place];
+    const float upper = scales.a[row_], lower = scales.a[row_ + 8];
+    Factors factors;
+    if constexpr (kByVectors) {
+      factors.upper[0] = upper;
+      factors.lower[0] = lower;
+    } else {
+#pragma unroll
+      for (int i = 0; i < Form::kSquares; ++i) {
+        const float square = scales.b[i];
+        factors.upper[i] = upper * square;
+        factors.lower[i] = lower * square;
+      }
+    }
+    return factors;
+  }
+
+  /// Adds the products of piece kPiece of the stage at_, times their scales.
+  template <int kPiece>
+  __device__ __forceinline__ void add(Products& products, const Factors& factors, Sums& sums) {
+    hopper::hold(products);
+    if (!kByVectors && kPiece == kLast) release<Form>(shared_.empty[at_.place], lane_);
+    const float* const columns = shared_.scales[at_.place].b + kPiece * Form::kPiece + 2 * (lane_ % 4);
+#pragma unroll
+    for (int t = 0; t < Form::kPiece / 8; ++t) {
+      float *const sum = sums + kPiece * (Form::kPiece / 2) + 4 * t, *const product = products + 4 * t;
+      if constexpr (kByVectors) {
+        const float2 column = *reinterpret_cast<const float2*>(columns + 8 * t);
+        sum[0] = fmaf(factors.upper[0] * column.x, product[0], sum[0]);
+        sum[1] = fmaf(factors.upper[0] * column.y, product[1], sum[1]);
+        sum[2] = fmaf(factors.lower[0] * column.x, product[2], sum[2]);
+        sum[3] = fmaf(factors.lower[0] * column.y, product[3], sum[3]);
+      } else {
+        const int square = (kPiece * Form::kPiece + 8 * t) / Form::kShared;
+        sum[0] = fmaf(factors.upper[square], product[0], sum[0]);
+        sum[1] = fmaf(factors.upper[square], product[1], sum[1]);
+        sum[2] = fmaf(factors.lower[square], product[2], sum[2]);
+        sum[3] = fmaf(factors.lower[square], product[3], sum[3]);
+      }
+    }
+    if (kByVectors && kPiece == kLast) release<Form>(shared_.empty[at_.place], lane_);
+    if constexpr (kPiece == kLast) at_.next();
+  }
+
+  SharedMemory<Form>& shared_;
+  int first_row_, row_, lane_, lead_ = 0;
+  RingPlace<SharedMemory<Form>::kStages> ahead_, at_;  // the stage of the next products, and of those to add
+};
+
+/// Stores a warp's 16 rows of a tile, or adds them, in chunks of 128 bytes of a row.
+template <class T, class Form>
+__device__ __forceinline__ void store_tile(const ScaledArgs& args, ChunkSet<Form::kChunks>& chunks,
+                                           const ScaledTile& tile, int row, const float (&sums)[Form::kColumns / 2],
+                                           int lane) {
+  constexpr int kSide = kChunkRowBytes / static_cast<int>(sizeof(T)), kBlocks = kSide / 8;
+  ChunkSetWriter<Form::kChunks> writer(chunks);
+#pragma unroll
+  for (int side = 0; side < Form::kColumns / kSide; ++side) {
+    const float* const first = sums + 4 * kBlocks * side;
+    if constexpr (sizeof(T) == 4) {
+      uint2 upper[kBlocks], lower[kBlocks];
+#pragma unroll
+      for (int t = 0; t < kBlocks; ++t) {
+        upper[t] = {__float_as_uint(first[4 * t]), __float_as_uint(first[4 * t + 1])};
+        lower[t] = {__float_as_uint(first[4 * t + 2]), __float_as_uint(first[4 * t + 3])};
+      }
+      grouped_tiles::fill_by_eights(writer.next(), upper, lower, lane);
+    } else {
+      std::uint32_t upper[kBlocks], lower[kBlocks];
+#pragma unroll
+      for (int t = 0; t < kBlocks; ++t) {
+        upper[t] = packed<T>(first[4 * t], first[4 * t + 1]);
+        lower[t] = packed<T>(first[4 * t + 2], first[4 * t + 3]);
+      }
+      grouped_tiles::fill_by_pairs(writer.next(), upper, lower, lane);
+    }
+    writer.send([&](const std::byte* chunk) {
+      const int column = tile.column + side * kSide;
+      if (sizeof(T) == 4 && args.adds)
+        hopper::add_box(args.out, chunk, column, row, tile.group);
+      else
+        hopper::store_box(args.out, chunk, column, row, tile.group);
+    });
+  }
+}
+
+template <class T, class Form, ScaleBlocks kBlocksOfB>
+__device__ __forceinline__ void consume(const ScaledArgs& args, SharedMemory<Form>& shared, int consumer) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarp, 0) % kGroupWarps;
+  auto& chunks = shared.chunks[consumer * kGroupWarps + warp];
+  ConsumerSums<Form, kBlocksOfB> product(shared, consumer, warp, lane);
+  RingPlace<kTileSlots> slot;
+  for (bool is_first = true;; is_first = false, slot.next()) {
+    hopper::wait(shared.tile_full[slot.place], slot.parity);
+    const ScaledTile tile = uniform(shared.tiles[slot.place]);
+    if (lane == 0) hopper::arrive(shared.tile_empty[slot.place]);
+    if (tile.group < 0) break;
+    const int lead = is_first && consumer == 0 ? min(kLead, tile.steps) : 0;
+    if (is_first && tile.steps > 0 && consumer == 1) hopper::sync_named(kLeadBarrier, kConsumers * kGroupThreads);
+    typename ConsumerSums<Form, kBlocksOfB>::Sums sums;
+    product.run(tile.steps, lead, sums);
+    store_tile<T, Form>(args, chunks, tile, tile.row + consumer * kConsumerRows + warp * kChunkRows, sums, lane);
+  }
+  if (hopper::is_elected()) hopper::wait_for_reads_of_stores<0>();  // shared memory is released with the block
+}
+
+/// Waits for all threads of the blocks that copy into each other's memory.
+template <class Form>
+__device__ __forceinline__ void sync_blocks() {
+  if constexpr (Form::kCluster > 1)
+    hopper::sync_cluster();
+  else
+    __syncthreads();
+}
+
+/// See the top. A Walk gives a block's tiles. Reads a and b, a byte per element and 1/32 for scales, once for each band
+/// of tiles; writes the result.
+template <class T, class Form, class Walk, ScaleBlocks kBlocksOfB>
+__global__ void __launch_bounds__(kBlockThreads, 1) scaled_kernel(const __grid_constant__ ScaledArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) std::byte scaled_shared[];
+  static_assert(sizeof(SharedMemory<Form>) <= SharedMemory<Form>::kBytes);
+  static_assert(sizeof(Operands<Form>) % 1024 == 0);
+  SharedMemory<Form>& shared = *reinterpret_cast<SharedMemory<Form>*>(scaled_shared);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < SharedMemory<Form>::kStages; ++stage) {
+      hopper::init(shared.full[stage], 1);
+      hopper::init(shared.empty[stage], kConsumers * kGroupWarps * Form::kCluster);
+    }
+    for (int slot = 0; slot < kTileSlots; ++slot) {
+      hopper::init(shared.tile_full[slot], 1);
+      hopper::init(shared.tile_empty[slot], kConsumers * kGroupWarps);
+    }
+    hopper::fence_init();
+  }
+  sync_blocks<Form>();
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarp, 0);
+  if (warp < kGroupWarps) {
+    hopper::shrink_registers<kCopyRegisters>();
+    if (warp == 0) {
+      if (threadIdx.x == 0) {
+        for (const CUtensorMap* map : {&args.a, &args.b, &args.out, &args.a_scales}) hopper::prefetch_map(*map);
+      }
+      copy_operands<Form, Walk, kBlocksOfB>(args, shared, static_cast<int>(threadIdx.x));
+    }
+  } else {
+    hopper::grow_registers<kConsumerRegisters>();
+    consume<T, Form, kBlocksOfB>(args, shared, warp / kGroupWarps - 1);
+  }
+  // A block may not end while another of its cluster can copy into it or arrive at its barriers.
+  if constexpr (Form::kCluster > 1) hopper::sync_cluster();
+#endif
+}
+
+}  // namespace megalith::ops::cuda::scaled_tiles
