@@ -6,6 +6,7 @@
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gemm.h"
 #include "megalith/ops/cuda/grouped_product.h"
+#include "megalith/ops/cuda/scaled_product.h"
 #include "megalith/tensor/has_cuda.h"
 
 namespace megalith::ops {
@@ -19,6 +20,7 @@ void start_libraries(Exec& ex, int multiprocessors_for_communication) {
     cuda::prepare_cross_entropy();
     cuda::prepare_gelu_product(ex);
     cuda::prepare_grouped_product(ex);
+    cuda::prepare_scaled_product(ex);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "megalith/ops/scaled_matmul.h"
 
+#include <array>
+
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/scaled_matmul_kernels.h"
 
@@ -18,6 +20,12 @@ void check_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
 }
 
 }  // namespace
+
+std::string_view name_of(ScaledKernel kernel) {
+  constexpr std::array<std::string_view, kScaledKernels> kNames = {
+      "chosen", "library", "own", "128", "128-overlapped", "192", "192-overlapped", "192-alone", "256"};
+  return kNames.at(static_cast<std::size_t>(kernel));
+}
 
 void scaled_matmul(Exec& ex, const ScaledMatmul& args) {
   check_scaled_matmul(ex, args);

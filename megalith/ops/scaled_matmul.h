@@ -1,8 +1,31 @@
 #pragma once
+#include <string>
+#include <string_view>
+
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/quantise.h"
 
 namespace megalith::ops {
+
+/// What computes scaled_matmul() on a GPU. library: cuBLASLt's block scaling. own: our kernel for Hopper, in the form
+/// that is expected to be the fastest for M and N. The rest are its forms, for benchmarks: columns of a tile;
+/// overlapped: a warp group adds one product while its next one is made; alone: no clusters of thread blocks. chosen:
+/// the library, and our kernel where the library has none. All forms of our kernel give the same bits, and so do
+/// other numbers of rows.
+enum class ScaledKernel : std::uint8_t {
+  chosen,
+  library,
+  own,
+  tiles_128,
+  tiles_128_overlapped,
+  tiles_192,
+  tiles_192_overlapped,
+  tiles_192_alone,
+  tiles_256,
+};
+inline constexpr int kScaledKernels = 9;
+/// "chosen", "library", "own", "128", "128-overlapped", ...
+std::string_view name_of(ScaledKernel kernel);
 
 /// c = a b^T, or c += with Write::accumulate, of matrices in E4M3. With op = scaled_matmul:
 ///   c[m, n] = sum over blocks j of 128 along K, ascending, of a.scale[m, j] b.scale[n, j] P_j[m, n],
@@ -11,13 +34,15 @@ namespace megalith::ops {
 /// On a GPU tensor cores make P_j, with fewer bits than f32, and add it in f32 (docs/numerics.md).
 ///   Forward: a = x by vectors, b = the weight by squares. Data gradient: a = dy by vectors, b = the weight turned, by
 ///   squares. Weight gradient: a = dy turned, b = x turned, both by vectors. a and b may not both be by squares.
-/// Throws ShapeError. Throws BackendError on a GPU that is no Hopper (compute capability 9.0), with a cuBLASLt before
-/// 12.9, and for sizes that it has no kernel for. Its rules: K in multiples of 16, N of 8, M of 4.
+/// Throws ShapeError. Throws BackendError on a GPU that is no Hopper (compute capability 9.0), and for arguments that
+/// the kernel does not take. K in multiples of 16, N of 8 and M of 4 are rules of all. The library is cuBLASLt 12.9 or
+/// later. Our kernel needs a by vectors and c in bf16 or f32, and adds to f32 only.
 struct ScaledMatmul {
   Operand a, b;  // in   [M, K], [N, K]
   Tensor c;      // out  [M, N] f32, bf16 or f16
   Write write = Write::overwrite;
   SmMargin sm_margin = SmMargin::none;
+  ScaledKernel kernel = ScaledKernel::chosen;
 };
 void scaled_matmul(Exec& ex, const ScaledMatmul& args);
 

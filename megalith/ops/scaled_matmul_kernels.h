@@ -10,7 +10,7 @@ void scaled_matmul(const ScaledMatmul& args);
 }  // namespace cpu
 
 namespace cuda {
-/// By cuBLASLt (gemm.h). Throws BackendError where it has no kernel.
+/// By cuBLASLt (gemm.h) or our own kernel (cuda/scaled_product.h). Throws BackendError where it has no kernel.
 void scaled_matmul(Exec& ex, Stream stream, const ScaledMatmul& args);
 std::string why_no_scaled_matmul(Exec& ex, const ScaledMatmul& args);
 }  // namespace cuda

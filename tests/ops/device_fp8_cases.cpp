@@ -2,6 +2,7 @@
 #include <array>
 #include <vector>
 
+#include "megalith/base/error.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/quantise_activation.h"
 #include "megalith/ops/scaled_matmul.h"
@@ -151,73 +152,204 @@ TEST_P(DeviceOps, RoundsToE4m3) {
 struct ScaledSize {
   Index m, n, k;
 };
-constexpr ScaledSize kScaledProducts[] = {{128, 128, 128}, {256, 384, 512}, {1024, 128, 256},
-                                          {132, 264, 400}, {128, 256, 208}, {384, 128, 4096}};
+constexpr ScaledSize kScaledProducts[] = {{128, 128, 128}, {256, 384, 512}, {1024, 128, 256}, {132, 264, 400},
+                                          {128, 256, 208}, {4, 8, 16},      {260, 200, 2064}, {384, 128, 4096}};
+/// More tiles than a GPU has multiprocessors, so a thread block computes several, and some beyond the last row.
+constexpr ScaledSize kManyTiles = {4228, 1672, 272};
 
-/// A Hopper GPU computes whatever blocks divide. Other sizes are left out where it has no kernel.
+/// A CPU has one kernel for all names.
+std::vector<ScaledKernel> scaled_kernels(Device device) {
+  std::vector<ScaledKernel> all = {ScaledKernel::chosen};
+  if (device == Device::cuda) {
+    for (int i = 1; i < kScaledKernels; ++i) all.push_back(static_cast<ScaledKernel>(i));
+  }
+  return all;
+}
+
+/// Whether the device has a Hopper GPU's kernels.
+bool has_scaled_matmul(Device device) { return device == Device::cpu || device::gpus().front().capability == "9.0"; }
+
+/// Whether a kernel must take these arguments. The library alone decides on sizes that blocks do not divide.
+bool must_run(Device device, const ScaledMatmul& args) {
+  if (device == Device::cpu) return true;
+  const auto is_whole = [](Index size) { return size % kScaleBlock == 0; };
+  const bool is_ours = args.a.blocks == ScaleBlocks::vectors && args.c.dtype() != DType::f16;
+  if (args.kernel >= ScaledKernel::own || (args.kernel == ScaledKernel::chosen && is_ours)) return is_ours;
+  return is_whole(args.c.dim(0)) && is_whole(args.c.dim(1)) && is_whole(args.a.values.dim(1));
+}
+
+/// An operand on the CPU and on the device.
+std::array<Operand, 2> scaled_operands(Exec& host, Exec& ex, const support::Twin& x, ScaleBlocks blocks,
+                                       ScaleForm form = ScaleForm::f32) {
+  const Index rows = x.oracle.dim(0), depth = x.oracle.dim(1);
+  const std::array made{make_operand(host, rows, depth, blocks), make_operand(ex, rows, depth, blocks)};
+  const Tensor wide = host.tensor({rows, depth}, DType::f32);
+  cast(host, x.oracle, wide);
+  quantise(host, {.x = wide, .straight = made[0], .form = form});
+  quantise(ex, {.x = x.tested, .straight = made[1], .form = form});
+  return made;
+}
+
+constexpr std::array kPairsOfBlocks = {std::array{ScaleBlocks::vectors, ScaleBlocks::squares},
+                                       std::array{ScaleBlocks::vectors, ScaleBlocks::vectors},
+                                       std::array{ScaleBlocks::squares, ScaleBlocks::vectors}};
+
+/// Every kernel.
 TEST_P(DeviceOps, ScaledMatmuls) {
+  const Device device = GetParam().device;
+  if (!has_scaled_matmul(device)) GTEST_SKIP() << "needs a Hopper GPU";
   // Tensor cores add the products of a block with about 14 bits (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2).
-  const double tolerance = GetParam().once + (GetParam().device == Device::cuda ? 2e-3 : 0);
+  const double tolerance = GetParam().once + (device == Device::cuda ? 2e-3 : 0);
   Exec& ex = t().tested();
   Exec host;
-  for (const auto [m, n, k] : kScaledProducts) {
-    for (const auto [of_a, of_b] : {std::array{ScaleBlocks::vectors, ScaleBlocks::squares},
-                                    std::array{ScaleBlocks::vectors, ScaleBlocks::vectors},
-                                    std::array{ScaleBlocks::squares, ScaleBlocks::vectors}}) {
-      SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << ", squares "
-                                        << (of_a == ScaleBlocks::squares) << (of_b == ScaleBlocks::squares));
-      const auto operand = [&](Index rows, ScaleBlocks blocks, std::uint32_t stream) {
-        const support::Twin x = t().in({rows, k}, stream);
-        const std::array made{make_operand(host, rows, k, blocks), make_operand(ex, rows, k, blocks)};
-        const Tensor wide = host.tensor({rows, k}, DType::f32);
-        cast(host, x.oracle, wide);
-        quantise(host, {.x = wide, .straight = made[0]});
-        quantise(ex, {.x = x.tested, .straight = made[1]});
-        return made;
-      };
-      const auto a = operand(m, of_a, 1), b = operand(n, of_b, 2);
-      const support::Twin c = t().out({m, n}), sum = t().in_f32({m, n}, 3);
-      const ScaledMatmul on_device{.a = a[1], .b = b[1], .c = c.tested};
-      if (const std::string why = why_no_scaled_matmul(ex, on_device); !why.empty()) {
-        if (GetParam().device == Device::cuda && device::gpus().front().capability != "9.0") GTEST_SKIP() << why;
-        ASSERT_TRUE(m % 128 != 0 || n % 128 != 0 || k % 128 != 0) << why;
-        continue;
-      }
+  std::vector<ScaledSize> sizes(std::begin(kScaledProducts), std::end(kScaledProducts));
+  if (device == Device::cuda) sizes.push_back(kManyTiles);
+  for (const auto [m, n, k] : sizes) {
+    for (const auto [of_a, of_b] : kPairsOfBlocks) {
+      const auto a = scaled_operands(host, ex, t().in({m, k}, 1), of_a),
+                 b = scaled_operands(host, ex, t().in({n, k}, 2), of_b);
       const Tensor c_oracle = host.tensor({m, n}, DType::f32), sum_oracle = host.tensor({m, n}, DType::f32);
-      cast(host, sum.oracle, sum_oracle);
+      cast(host, t().in_f32({m, n}, 3).oracle, sum_oracle);
       scaled_matmul(host, {.a = a[0], .b = b[0], .c = c_oracle});
       scaled_matmul(host, {.a = a[0], .b = b[0], .c = sum_oracle, .write = Write::accumulate});
-      cast(host, c_oracle, c.oracle);
-      cast(host, sum_oracle, sum.oracle);
-      scaled_matmul(ex, on_device);
-      scaled_matmul(ex, {.a = a[1], .b = b[1], .c = sum.tested, .write = Write::accumulate});
-      ex.synchronize();
-      expect_close(c, "c", tolerance);
-      expect_close(sum, "c in f32, added to", GetParam().device == Device::cuda ? 2e-3 : 1e-6);
+      for (const ScaledKernel kernel : scaled_kernels(device)) {
+        SCOPED_TRACE(::testing::Message()
+                     << m << " x " << n << " x " << k << ", squares " << (of_a == ScaleBlocks::squares)
+                     << (of_b == ScaleBlocks::squares) << ", kernel " << name_of(kernel));
+        const support::Twin c = t().out({m, n}), sum = t().in_f32({m, n}, 3);
+        for (const bool adds : {false, true}) {
+          const ScaledMatmul args{.a = a[1],
+                                  .b = b[1],
+                                  .c = adds ? sum.tested : c.tested,
+                                  .write = adds ? Write::accumulate : Write::overwrite,
+                                  .kernel = kernel};
+          const std::string why = why_no_scaled_matmul(ex, args);
+          if (!why.empty()) {
+            ASSERT_FALSE(must_run(device, args)) << why;
+            EXPECT_THROW(scaled_matmul(ex, args), BackendError);
+            continue;
+          }
+          scaled_matmul(ex, args);
+          ex.synchronize();
+          const support::Twin& got = adds ? sum : c;
+          cast(host, adds ? sum_oracle : c_oracle, got.oracle);
+          expect_close(got, adds ? "c in f32, added to" : "c",
+                       !adds                    ? tolerance
+                       : device == Device::cuda ? 2e-3
+                                                : 1e-6);
+        }
+      }
       t().release();
       host.release();
     }
   }
 }
 
+/// Sums of integers are exact in any order, so each kernel must give the CPU's bits. Scales are powers of two, which
+/// differ from block to block.
+TEST_P(DeviceOps, ScaledMatmulsOfIntegers) {
+  const Device device = GetParam().device;
+  if (t().dtype() == DType::f16) return;
+  if (!has_scaled_matmul(device)) GTEST_SKIP() << "needs a Hopper GPU";
+  Exec& ex = t().tested();
+  Exec host;
+  const auto integers = [&](Index rows, Index depth, std::uint32_t seed) {
+    const RandomSite site{.seed = seed};
+    std::vector<double> numbers(static_cast<std::size_t>(rows * depth));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const std::size_t row = i / static_cast<std::size_t>(depth), column = i % static_cast<std::size_t>(depth);
+      numbers[i] =
+          std::ldexp(static_cast<double>(site.word(i) % 7) - 3, static_cast<int>((row / 128 + 2 * (column / 128)) % 3));
+    }
+    const support::Twin twin = t().out({rows, depth});
+    const Tensor wide(numbers.data(), {rows, depth}, DType::f64), narrow = host.tensor({rows, depth}, t().dtype());
+    cast(host, wide, twin.oracle);
+    cast(host, wide, narrow);
+    ex.copy(twin.tested.raw(), narrow.raw(), narrow.bytes());
+    ex.synchronize();
+    return twin;
+  };
+  for (const auto [m, n, k] : {ScaledSize{132, 264, 400}, {512, 640, 1024}, {4, 8, 16}, {300, 456, 144}}) {
+    for (const auto [of_a, of_b] : kPairsOfBlocks) {
+      const auto a = scaled_operands(host, ex, integers(m, k, 1), of_a, ScaleForm::power_of_two),
+                 b = scaled_operands(host, ex, integers(n, k, 2), of_b, ScaleForm::power_of_two);
+      const Tensor want = host.tensor({m, n}, t().dtype());
+      scaled_matmul(host, {.a = a[0], .b = b[0], .c = want});
+      const std::vector<float> numbers = numbers_in(host, want);
+      for (const ScaledKernel kernel : scaled_kernels(device)) {
+        const Tensor c = ex.tensor({m, n}, t().dtype());
+        const ScaledMatmul args{.a = a[1], .b = b[1], .c = c, .kernel = kernel};
+        if (!why_no_scaled_matmul(ex, args).empty()) continue;
+        scaled_matmul(ex, args);
+        EXPECT_EQ(numbers_in(ex, c), numbers)
+            << m << " x " << n << " x " << k << ", kernel " << name_of(kernel) << ", squares "
+            << (of_a == ScaleBlocks::squares) << (of_b == ScaleBlocks::squares);
+      }
+      t().release();
+      host.release();
+    }
+  }
+}
+
+/// Rows of a GEMM of ours have the same bits among any others, and so they do in every form of the kernel.
+TEST_P(DeviceOps, ScaledRowsStandAlone) {
+  const Device device = GetParam().device;
+  if (t().dtype() == DType::f16) return;
+  if (!has_scaled_matmul(device)) GTEST_SKIP() << "needs a Hopper GPU";
+  Exec& ex = t().tested();
+  const Index m = 1160, n = 456, k = 1168;
+  for (const ScaleBlocks of_b : {ScaleBlocks::squares, ScaleBlocks::vectors}) {
+    const Tensor x = t().in({m, k}, 1).tested;
+    const Operand b = make_operand(ex, n, k, of_b);
+    quantise(ex, {.x = t().in({n, k}, 2).tested, .straight = b});
+    const auto product = [&](Index first, Index end, ScaledKernel kernel) {
+      const Operand a = make_operand(ex, end - first, k, ScaleBlocks::vectors);
+      quantise(ex, {.x = x.rows(first, end - first), .straight = a});
+      const Tensor c = ex.tensor({end - first, n}, t().dtype());
+      scaled_matmul(ex, {.a = a, .b = b, .c = c, .kernel = kernel});
+      return numbers_in(ex, c);
+    };
+    const ScaledKernel first_of_ours = device == Device::cuda ? ScaledKernel::own : ScaledKernel::chosen;
+    const std::vector<float> whole = product(0, m, first_of_ours);
+    for (const ScaledKernel kernel : scaled_kernels(device)) {
+      if (kernel < first_of_ours) continue;
+      EXPECT_EQ(product(0, m, kernel), whole) << name_of(kernel);
+      std::vector<float> parts;
+      for (const auto& [first, end] : {std::pair<Index, Index>{0, 4}, {4, 388}, {388, 1024}, {1024, m}}) {
+        const std::vector<float> part = product(first, end, kernel);
+        parts.insert(parts.end(), part.begin(), part.end());
+      }
+      EXPECT_EQ(parts, whole) << name_of(kernel);
+    }
+    t().release();
+  }
+}
+
 TEST_P(DeviceOps, ScaledMatmulsKeepNan) {
   Exec& ex = t().tested();
+  if (!has_scaled_matmul(GetParam().device)) GTEST_SKIP() << "needs a Hopper GPU";
   const Index m = 256, n = 128, k = 384;
   std::vector<float> numbers(static_cast<std::size_t>(m * k), 0.5f);
   numbers[static_cast<std::size_t>(3 * k + 200)] = std::numeric_limits<float>::infinity();
   numbers[static_cast<std::size_t>(255 * k)] = NAN;
   const Tensor x = ex.tensor({m, k}, DType::f32);
   ex.copy(x.raw(), numbers.data(), x.bytes());
-  const Operand a = make_operand(ex, m, k, ScaleBlocks::vectors), b = make_operand(ex, n, k, ScaleBlocks::squares);
-  quantise(ex, {.x = x, .straight = a});
-  quantise(ex, {.x = t().in({n, k}, 1).tested, .straight = b});
-  const Tensor c = ex.tensor({m, n}, t().dtype());
-  if (const std::string why = why_no_scaled_matmul(ex, {.a = a, .b = b, .c = c}); !why.empty()) GTEST_SKIP() << why;
-  scaled_matmul(ex, {.a = a, .b = b, .c = c});
-  const std::vector<double> got = t().read(c);
-  for (Index i = 0; i < m; ++i) {
-    for (Index j = 0; j < n; ++j)
-      ASSERT_EQ(std::isfinite(got[static_cast<std::size_t>(i * n + j)]), i != 3 && i != 255) << i << ", " << j;
+  for (const ScaleBlocks of_b : {ScaleBlocks::squares, ScaleBlocks::vectors}) {
+    const Operand a = make_operand(ex, m, k, ScaleBlocks::vectors), b = make_operand(ex, n, k, of_b);
+    quantise(ex, {.x = x, .straight = a});
+    quantise(ex, {.x = t().in({n, k}, 1).tested, .straight = b});
+    for (const ScaledKernel kernel : scaled_kernels(GetParam().device)) {
+      const Tensor c = ex.tensor({m, n}, t().dtype());
+      const ScaledMatmul args{.a = a, .b = b, .c = c, .kernel = kernel};
+      if (!why_no_scaled_matmul(ex, args).empty()) continue;
+      scaled_matmul(ex, args);
+      const std::vector<double> got = t().read(c);
+      for (Index i = 0; i < m; ++i) {
+        for (Index j = 0; j < n; ++j)
+          ASSERT_EQ(std::isfinite(got[static_cast<std::size_t>(i * n + j)]), i != 3 && i != 255)
+              << i << ", " << j << ", kernel " << name_of(kernel);
+      }
+    }
   }
 }
 

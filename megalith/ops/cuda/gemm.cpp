@@ -8,6 +8,7 @@
 #include "megalith/base/str.h"
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gemm_library.h"
+#include "megalith/ops/cuda/scaled_product.h"
 #include "megalith/ops/elementwise_kernels.h"
 #include "megalith/ops/grouped_matmul_kernels.h"
 #include "megalith/ops/matmul_kernels.h"
@@ -72,6 +73,12 @@ GemmProblem problem_of(Exec& ex, const ScaledMatmul& args) {
               {args.a.values.raw(), args.a.scales.raw(), args.b.values.raw(), args.b.scales.raw(), args.c.raw()}),
           .a_scales = args.a.blocks,
           .b_scales = args.b.blocks};
+}
+
+/// The library has a kernel for most arguments. Where it has none, for example before 12.9, ours may.
+bool runs_own_kernel(Exec& ex, const ScaledMatmul& args) {
+  if (args.kernel != ScaledKernel::chosen) return args.kernel != ScaledKernel::library;
+  return !ex.backend<GemmLibrary>().has_algorithm(problem_of(ex, args)) && why_no_scaled_product(ex, args).empty();
 }
 
 /// In cuBLASLt's epilogues tanh is an approximation: errors of 2e-5 (seen on an H200), which 16 bits do not show.
@@ -154,6 +161,7 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
 
 std::string why_no_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
   if (args.c.numel() == 0 || args.a.values.dim(1) == 0) return "";
+  if (runs_own_kernel(ex, args)) return why_no_scaled_product(ex, args);
   auto& library = ex.backend<GemmLibrary>();
   if (library.has_algorithm(problem_of(ex, args))) return "";
   const GemmPlatform platform = library.current().platform;
@@ -168,6 +176,10 @@ void scaled_matmul(Exec& ex, Stream stream, const ScaledMatmul& args) {
   if (args.a.values.dim(1) == 0) {
     if (args.write == Write::overwrite) fill(stream, args.c, 0);
     return;
+  }
+  if (runs_own_kernel(ex, args)) {
+    if (const std::string why = why_no_scaled_product(ex, args); !why.empty()) throw BackendError(why);
+    return scaled_product(ex, stream, args, margin_of(ex, args.sm_margin));
   }
   const bool ran = ex.backend<GemmLibrary>().run(stream, problem_of(ex, args),
                                                  {.a = args.a.values.raw(),
