@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdio>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -42,6 +44,7 @@ struct Fp8Row {
   Index m = 0, n = 0, k = 0;     ///< of a GEMM c [m, n]; 0 for quantising
   double bf16_s = 0, fp8_s = 0;  ///< 0: not measured; quantising has fp8_s alone
   double flops = 0, bytes = 0;
+  std::vector<std::pair<std::string_view, double>> kernels = {};  ///< seconds of a GEMM by those of --kernel
 };
 
 /// Seconds of a layer's GEMMs, by what runs in FP8, with what quantising takes then.
@@ -53,7 +56,7 @@ struct Fp8Sums {
 
 class Fp8Bench {
  public:
-  explicit Fp8Bench(OpsRunner& runner) : runner_(runner) {}
+  Fp8Bench(OpsRunner& runner, std::vector<ops::ScaledKernel> kernels) : runner_(runner), kernels_(std::move(kernels)) {}
 
   void measure(const Fp8Model& model) {
     Fp8Sums sums{.model = std::string(model.name)};
@@ -71,6 +74,7 @@ class Fp8Bench {
       if (row.fp8_s > 0) one["fp8_seconds"] = row.fp8_s;
       if (row.fp8_s > 0 && row.flops > 0) one["ratio"] = row.bf16_s / row.fp8_s;
       if (row.flops == 0) one["bytes_per_second"] = row.bytes / row.fp8_s;
+      for (const auto& [name, seconds] : row.kernels) one["kernel_seconds"][std::string(name)] = seconds;
       out["times"].push_back(one);
     }
     for (const Fp8Sums& one : sums_) {
@@ -158,7 +162,7 @@ class Fp8Bench {
   }
 
   Fp8Row product(const Place& place, const Product& product) {
-    const ops::ScaledMatmul& fp8 = product.fp8;
+    ops::ScaledMatmul fp8 = product.fp8;
     Fp8Row row{.model = std::string(place.model.name),
                .layer = std::string(place.layer.name),
                .what = product.what,
@@ -169,11 +173,19 @@ class Fp8Bench {
     const std::string name = str(row.model, ' ', row.layer, ' ', row.what);
     runner_.measure(name, row.flops, 0, [&](Exec& e) { ops::matmul(e, product.bf16); });
     row.bf16_s = runner_.last().seconds;
-    if (const std::string why = ops::why_no_scaled_matmul(runner_.ex(), fp8); why.empty()) {
-      runner_.measure(name + " fp8", row.flops, 0, [&](Exec& e) { ops::scaled_matmul(e, fp8); });
-      row.fp8_s = runner_.last().seconds;
-    } else {
-      unsupported_.push_back(str(name, ": ", why));
+    const auto seconds_by = [&](ops::ScaledKernel kernel) {
+      fp8.kernel = kernel;
+      const std::string what = kernel == ops::ScaledKernel::library ? "" : str(", kernel ", name_of(kernel));
+      if (const std::string why = ops::why_no_scaled_matmul(runner_.ex(), fp8); !why.empty()) {
+        unsupported_.push_back(str(name, what, ": ", why));
+        return 0.0;
+      }
+      runner_.measure(str(name, " fp8", what), row.flops, 0, [&](Exec& e) { ops::scaled_matmul(e, fp8); });
+      return runner_.last().seconds;
+    };
+    row.fp8_s = seconds_by(ops::ScaledKernel::library);
+    for (const ops::ScaledKernel kernel : kernels_) {
+      if (const double seconds = seconds_by(kernel); seconds > 0) row.kernels.emplace_back(name_of(kernel), seconds);
     }
     rows_.push_back(row);
     return row;
@@ -188,17 +200,36 @@ class Fp8Bench {
     }
     std::printf("%-22s %-16s %10.1f %8.2f ", str(row.m, " x ", row.n, " x ", row.k).c_str(), row.what.c_str(),
                 1e6 * row.bf16_s, 1e-12 * row.flops / row.bf16_s);
+    const auto print_fp8 = [&](double seconds) {
+      std::printf("%10.1f %8.2f %6.3f\n", 1e6 * seconds, 1e-12 * row.flops / seconds, row.bf16_s / seconds);
+    };
     if (row.fp8_s > 0)
-      std::printf("%10.1f %8.2f %6.3f\n", 1e6 * row.fp8_s, 1e-12 * row.flops / row.fp8_s, row.bf16_s / row.fp8_s);
+      print_fp8(row.fp8_s);
     else
       std::printf("%10s\n", "-");
+    for (const auto& [name, seconds] : row.kernels) {
+      std::printf("%-10s %-5s %-22s %-36s", "", "", "", str("  kernel ", name).c_str());
+      print_fp8(seconds);
+    }
   }
 
   OpsRunner& runner_;
+  std::vector<ops::ScaledKernel> kernels_;
   std::vector<Fp8Row> rows_;
   std::vector<Fp8Sums> sums_;
   std::vector<std::string> unsupported_;
 };
+
+/// On a GPU: a CPU has one kernel.
+std::vector<ops::ScaledKernel> kernels_of(const OpsBench& options) {
+  std::vector<ops::ScaledKernel> kernels;
+  if (options.device == "cuda" && options.kernels.empty()) kernels.push_back(ops::ScaledKernel::own);
+  for (int i = static_cast<int>(ops::ScaledKernel::own); options.device == "cuda" && i < ops::kScaledKernels; ++i) {
+    const auto kernel = static_cast<ops::ScaledKernel>(i);
+    if (std::ranges::find(options.kernels, name_of(kernel)) != options.kernels.end()) kernels.push_back(kernel);
+  }
+  return kernels;
+}
 
 /// The layers of a GPT-2 of this width.
 Fp8Model gpt_layers(const OpsBench& o) {
@@ -210,11 +241,18 @@ Fp8Model gpt_layers(const OpsBench& o) {
 
 std::span<const std::string_view> fp8_models() { return kFp8ModelNames; }
 
+std::vector<std::string> fp8_kernels() {
+  std::vector<std::string> names;
+  for (int i = static_cast<int>(ops::ScaledKernel::own); i < ops::kScaledKernels; ++i)
+    names.emplace_back(name_of(static_cast<ops::ScaledKernel>(i)));
+  return names;
+}
+
 void bench_fp8(const OpsBench& options) {
   OpsBench in_bf16 = options;
   in_bf16.precision = "bf16";
   OpsRunner runner(in_bf16);
-  Fp8Bench bench(runner);
+  Fp8Bench bench(runner, kernels_of(options));
   for (Fp8Model model : kFp8Models) {
     if (std::ranges::find(options.models, model.name) == options.models.end()) continue;
     if (options.has_tokens) model.tokens = options.tokens;

@@ -1,6 +1,8 @@
 #pragma once
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/bench/ops_runner.h"
 
@@ -8,8 +10,10 @@ namespace megalith::apps {
 
 /// The models of --model.
 std::span<const std::string_view> fp8_models();
-/// `bench gemm --precision fp8`: GEMMs in E4M3 with block scales beside those in bf16 of the same sizes, and what
-/// quantising costs. Where a GPU has no such GEMM, a line states why.
+/// The kernels of --kernel: ours, and its forms.
+std::vector<std::string> fp8_kernels();
+/// `bench gemm --precision fp8`: GEMMs in E4M3 with block scales beside those in bf16 of the same sizes, by the library
+/// and on a GPU by the kernels of --kernel, and what quantising costs. Where a GPU has no such GEMM, a line states why.
 void bench_fp8(const OpsBench& options);
 
 }  // namespace megalith::apps

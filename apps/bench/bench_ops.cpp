@@ -31,6 +31,7 @@ namespace {
 void bench_gemm(const OpsBench& o) {
   if (o.precision == "fp8") return bench_fp8(o);
   if (!o.models.empty()) throw ConfigError("--model: is for --precision fp8; give --hidden and --tokens instead");
+  if (!o.kernels.empty()) throw ConfigError("--kernel: is for --precision fp8");
   OpsRunner bench(o);
   bench.measure_roofs();
   Exec& ex = bench.ex();
@@ -386,6 +387,12 @@ void add_bench_ops(CLI::App& bench) {
                        "GPU, instead of those of --hidden")
           ->delimiter(',')
           ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())));
+      command
+          ->add_option("--kernel", o->kernels,
+                       "With --precision fp8, on a GPU: kernels of ours to measure beside the library (default: own). "
+                       "The others are forms of it, of which own takes one")
+          ->delimiter(',')
+          ->check(CLI::IsMember(fp8_kernels()));
     }
     if (one.name == "llama") size("--ffn", o->ffn, "Width of an MLP");
     if (one.name == "rows") {

@@ -21,6 +21,7 @@ struct OpsBench {
   double dropout = 0;
   bool deterministic = false, has_tokens = false;  ///< has_tokens: --tokens was given
   std::vector<std::string> models;                 ///< --model
+  std::vector<std::string> kernels;                ///< --kernel
 };
 
 /// --device and --precision.
