@@ -23,7 +23,7 @@ void check_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
 
 std::string_view name_of(ScaledKernel kernel) {
   constexpr std::array<std::string_view, kScaledKernels> kNames = {
-      "chosen", "library", "own", "128", "128-overlapped", "192", "192-overlapped", "192-alone", "256"};
+      "chosen", "library", "own", "128", "128-overlapped", "192", "192-deep", "192-overlapped", "192-alone", "256"};
   return kNames.at(static_cast<std::size_t>(kernel));
 }
 

@@ -8,10 +8,10 @@
 namespace megalith::ops {
 
 /// What computes scaled_matmul() on a GPU. library: cuBLASLt's block scaling. own: our kernel for Hopper, in the form
-/// that is expected to be the fastest for M and N. The rest are its forms, for benchmarks: columns of a tile;
-/// overlapped: a warp group adds one product while its next one is made; alone: no clusters of thread blocks. chosen:
-/// the library, and our kernel where the library has none. All forms of our kernel give the same bits, and so do
-/// other numbers of rows.
+/// that is expected to be the fastest for M and N. chosen: the library, and our kernel where the library has none.
+/// The rest are forms of ours, for benchmarks. They are named by the columns of a tile. deep: one more stage of
+/// operands, and less memory to store from. overlapped: a warp group adds one product while its next one is made.
+/// alone: no clusters of thread blocks. All forms give the same bits, in any number of rows.
 enum class ScaledKernel : std::uint8_t {
   chosen,
   library,
@@ -19,11 +19,12 @@ enum class ScaledKernel : std::uint8_t {
   tiles_128,
   tiles_128_overlapped,
   tiles_192,
+  tiles_192_deep,
   tiles_192_overlapped,
   tiles_192_alone,
   tiles_256,
 };
-inline constexpr int kScaledKernels = 9;
+inline constexpr int kScaledKernels = 10;
 /// "chosen", "library", "own", "128", "128-overlapped", ...
 std::string_view name_of(ScaledKernel kernel);
 

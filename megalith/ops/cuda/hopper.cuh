@@ -171,6 +171,16 @@ __device__ inline void load_bytes(void* to, const void* from, unsigned bytes, Ba
                "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(&barrier))
                : "memory");
 }
+/// Copies 8 bytes, or writes zeros where `is_there` is false, in the background. A thread's copies count as one arrival
+/// at the barrier of its next arrive_after_copies(), when they are done.
+__device__ inline void copy_pair(float* to, const float* from, bool is_there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)),
+               "l"(__cvta_generic_to_global(from)), "r"(is_there ? 8 : 0)
+               : "memory");
+}
+__device__ inline void arrive_after_copies(Barrier& barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
 /// Copies a box of shared memory to (column, row). Nothing is written outside the tensor. The writers of the box must
 /// have called fence_writes(), and then passed a barrier with the calling thread.
 __device__ inline void store_box(const CUtensorMap& map, const void* from, int column, int row) {

@@ -101,12 +101,8 @@ ScaledArgs arguments(const Operand& a, const Operand& b, const Tensor& out, cons
   args.b = map_of_codes(b.values, kTile);
   args.out = map_by_rows(out, kChunkRows);
   args.a_scales = map_of_scales(a.scales, kTile);
-  if (b.blocks == ScaleBlocks::vectors) {
-    args.b_scales = map_of_scales(b.scales, kTile);
-  } else {
-    args.squares = pointer<const float>(b.scales);
-    args.squares_stride = b.scales.dim(1);
-  }
+  args.b_scales = pointer<const float>(b.scales);
+  args.b_stride = b.scales.dim(1);
   args.begin = pointer<const std::int32_t>(groups.begin);
   args.rows = pointer<const std::int32_t>(groups.rows);
   args.groups = static_cast<int>(groups.count());

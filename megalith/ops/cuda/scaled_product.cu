@@ -54,11 +54,13 @@ decltype(auto) with_form(ScaledKernel kernel, const F& f) {
     case ScaledKernel::tiles_192_overlapped:
       return f.template operator()<TileForm<192, 96, 2, 2, 1>>();
     case ScaledKernel::tiles_192_alone:
-      return f.template operator()<TileForm<192, 192, 1, 1, 1>>();
+      return f.template operator()<TileForm<192, 192, 1, 1, 3>>();
+    case ScaledKernel::tiles_192_deep:
+      return f.template operator()<TileForm<192, 192, 1, 2, 1>>();
     case ScaledKernel::tiles_256:
       return f.template operator()<TileForm<256, 128, 1, 2, 1>>();
     default:
-      return f.template operator()<TileForm<192, 192, 1, 2, 1>>();
+      return f.template operator()<TileForm<192, 192, 1, 2, 3>>();
   }
 }
 
@@ -119,12 +121,8 @@ void run(Stream stream, const ScaledMatmul& args, int multiprocessors) {
   all.b = map_of_codes(args.b.values, Form::kColumns / Form::kCluster);
   all.out = map_by_rows(args.c, kChunkRows);
   all.a_scales = map_of_scales(args.a.scales, kTileRows);
-  if constexpr (kBlocksOfB == ScaleBlocks::vectors) {
-    all.b_scales = map_of_scales(args.b.scales, Form::kColumns);
-  } else {
-    all.squares = pointer<const float>(args.b.scales);
-    all.squares_stride = args.b.scales.dim(1);
-  }
+  all.b_scales = pointer<const float>(args.b.scales);
+  all.b_stride = args.b.scales.dim(1);
   all.result_rows = static_cast<int>(args.c.dim(0));
   all.columns = static_cast<int>(args.c.dim(1));
   all.depth = static_cast<int>(args.a.values.dim(1));

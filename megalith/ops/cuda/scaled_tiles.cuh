@@ -6,7 +6,8 @@
 #include "megalith/ops/quantise.h"
 
 // GEMMs of E4M3 operands with block scales, dense and grouped. A thread block stays on its SM and computes tiles of 128
-// rows. One warp finds tiles and copies operands and scales, a block of 128 of the sum's index per stage. Two warp
+// rows. A warp finds tiles and copies operands and scales, a block of 128 of the sum's index per stage; another copies
+// scales of columns. Two warp
 // groups ("consumers") have 64 rows of a tile each. A consumer makes the products of a stage with the tensor cores, and
 // adds them, times both scales, to its sums in f32. Meanwhile the tensor cores have the other consumer's products, and
 // with two buffers this one's next ones. A sum does not depend on the tile's form, nor on other rows.
@@ -40,16 +41,17 @@ struct TileForm {
   /// Columns that share a square's scale, wherever the tile begins.
   static constexpr int kShared = kColumns % kSquareSide == 0 ? kSquareSide : 64;
   static constexpr int kSquares = kColumns / kShared;
-  static_assert(kColumns % kPiece == 0 && kColumns % 64 == 0 && kBuffers <= 2 && kColumns <= 2 * kSquareSide);
+  static_assert(kColumns % kPiece == 0 && kColumns % 64 == 0 && kPiece % 16 == 0 && kBuffers <= 2 &&
+                kColumns <= 2 * kSquareSide);
   static_assert(kBuffers == 1 || kPieces <= 2);
   static_assert(kColumns / 2 + kBuffers * kPiece / 2 <= 192);
 };
 
 struct ScaledArgs {
   CUtensorMap a, b, out;
-  CUtensorMap a_scales, b_scales;    // b_scales: of vectors
-  const float* squares;              // of b by squares
-  Index squares_stride;              // between their rows
+  CUtensorMap a_scales;
+  const float* b_scales;             // of vectors or squares
+  Index b_stride;                    // between blocks of the sum's index (vectors) or rows of squares
   const std::int32_t *begin, *rows;  // [groups]; grouped GEMMs
   int groups;                        // grouped GEMMs
   int result_rows;                   // of a dense GEMM; of each group for weight gradients of groups
@@ -72,11 +74,19 @@ struct Operands {
   std::byte a[kTileRows * kDepth], b[Form::kColumns * kDepth];  // rows of 128 codes
 };
 
-/// Of a stage: those of rows, and those of columns or of squares, one for each Form::kShared columns.
+/// Of a stage: those of rows, and those of columns in the order of place_of(), or of squares, one for each
+/// Form::kShared columns.
 template <class Form>
 struct alignas(128) Scales {
   float a[kTileRows], b[Form::kColumns];
 };
+
+/// Where the scale of a column of a tile lies. A lane reads those of its columns 8 t + 2 q + 0..1 for two t at once:
+/// shared memory has no time to spare.
+__device__ constexpr int place_of(int column) {
+  const int t = column / 8, q = column % 8 / 2;
+  return 16 * (t / 2) + 4 * q + 2 * (t % 2) + column % 2;
+}
 
 template <class Form>
 struct alignas(1024) SharedMemory {
@@ -102,7 +112,7 @@ class SquareScales {
     for (int i = 0; i < kRows; ++i) {
       const int row = tile.b_row / kSquareSide + i;
       has_[i] = i == 0 || tile.column + i * kSquareSide - tile.b_row % kSquareSide < args.columns;
-      from_[i] = args.squares + row * args.squares_stride + tile.b_block;
+      from_[i] = args.b_scales + row * args.b_stride + tile.b_block;
     }
     offset_ = tile.b_row % kSquareSide;
     load(0);
@@ -136,17 +146,14 @@ class SquareScales {
   float held_[kRows] = {}, coming_[kRows];
 };
 
-/// Copies a stage's codes and scales, but those of squares. Run by one thread. Every block of a cluster copies a part
-/// of b for all.
-template <class Form, ScaleBlocks kBlocksOfB>
+/// Copies a stage's codes, and the scales of rows. Run by one thread. Every block of a cluster copies a part of b for
+/// all.
+template <class Form>
 __device__ __forceinline__ void copy_stage(const ScaledArgs& args, Operands<Form>& operands, Scales<Form>& scales,
                                            Barrier& full, const ScaledTile& tile, int step) {
-  constexpr bool kByVectors = kBlocksOfB == ScaleBlocks::vectors;
   constexpr int kPart = Form::kColumns / Form::kCluster;  // columns
-  constexpr unsigned kBytes =
-      sizeof(Operands<Form>) + sizeof(Scales<Form>::a) + (kByVectors ? sizeof(Scales<Form>::b) : 0);
   const int a_block = tile.a_block + step, b_block = tile.b_block + step;
-  hopper::arrive_and_expect(full, kBytes);
+  hopper::arrive_and_expect(full, sizeof(Operands<Form>) + sizeof(Scales<Form>::a));
   hopper::load_box(operands.a, args.a, full, a_block * kDepth, tile.a_row);
   if constexpr (Form::kCluster == 1) {
     hopper::load_box(operands.b, args.b, full, b_block * kDepth, tile.b_row);
@@ -156,7 +163,6 @@ __device__ __forceinline__ void copy_stage(const ScaledArgs& args, Operands<Form
                         tile.b_row + first);
   }
   hopper::load_box(scales.a, args.a_scales, full, tile.a_row, a_block);
-  if constexpr (kByVectors) hopper::load_box(scales.b, args.b_scales, full, tile.b_row, b_block);
 }
 
 /// Run by one warp.
@@ -174,9 +180,7 @@ __device__ void copy_operands(const ScaledArgs& args, SharedMemory<Form>& shared
     }
     if (tile.group < 0) return;
     const auto copy = [&](int step) {
-      if (lane == 0)
-        copy_stage<Form, kBlocksOfB>(args, shared.stages[at.place], shared.scales[at.place], shared.full[at.place],
-                                     tile, step);
+      copy_stage<Form>(args, shared.stages[at.place], shared.scales[at.place], shared.full[at.place], tile, step);
     };
     if constexpr (kBlocksOfB == ScaleBlocks::vectors) {
       for (int i = 0; lane == 0 && i < tile.steps; ++i, at.next()) {
@@ -189,10 +193,30 @@ __device__ void copy_operands(const ScaledArgs& args, SharedMemory<Form>& shared
         hopper::wait(shared.empty[at.place], at.parity ^ 1u);
         squares.write(i, shared.scales[at.place].b);
         __syncwarp();  // the arrival publishes the writes of all lanes
-        copy(i);
+        if (lane == 0) copy(i);
       }
     }
     __syncwarp();
+  }
+}
+
+/// Copies the scales of columns, for b by vectors. Run by one warp.
+template <class Form, class Walk>
+__device__ void copy_column_scales(const ScaledArgs& args, SharedMemory<Form>& shared, int lane) {
+  Walk walk(args);
+  RingPlace<SharedMemory<Form>::kStages> at;
+  for (ScaledTile tile = walk.next(); tile.group >= 0; tile = walk.next()) {
+    const float* from = args.b_scales + tile.b_block * args.b_stride + tile.b_row;
+    for (int i = 0; i < tile.steps; ++i, from += args.b_stride, at.next()) {
+      hopper::wait(shared.empty[at.place], at.parity ^ 1u);
+#pragma unroll
+      for (int first = 0; first < Form::kColumns; first += 2 * kWarp) {
+        const int column = first + 2 * lane;
+        hopper::copy_pair(shared.scales[at.place].b + place_of(column), from + column,
+                          tile.column + column < args.columns);
+      }
+      hopper::arrive_after_copies(shared.full[at.place]);
+    }
   }
 }
 
@@ -334,12 +358,14 @@ class ConsumerSums {
   __device__ __forceinline__ void add(Products& products, const Factors& factors, Sums& sums) {
     hopper::hold(products);
     if (!kByVectors && kPiece == kLast) release<Form>(shared_.empty[at_.place], lane_);
-    const float* const columns = shared_.scales[at_.place].b + kPiece * Form::kPiece + 2 * (lane_ % 4);
+    const float* const columns = shared_.scales[at_.place].b + kPiece * Form::kPiece + place_of(2 * (lane_ % 4));
+    float4 pair;  // of columns, for two t
 #pragma unroll
     for (int t = 0; t < Form::kPiece / 8; ++t) {
       float *const sum = sums + kPiece * (Form::kPiece / 2) + 4 * t, *const product = products + 4 * t;
       if constexpr (kByVectors) {
-        const float2 column = *reinterpret_cast<const float2*>(columns + 8 * t);
+        if (t % 2 == 0) pair = *reinterpret_cast<const float4*>(columns + 8 * t);
+        const float2 column = t % 2 == 0 ? float2{pair.x, pair.y} : float2{pair.z, pair.w};
         sum[0] = fmaf(factors.upper[0] * column.x, product[0], sum[0]);
         sum[1] = fmaf(factors.upper[0] * column.y, product[1], sum[1]);
         sum[2] = fmaf(factors.lower[0] * column.x, product[2], sum[2]);
@@ -439,7 +465,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1) scaled_kernel(const __grid_c
   SharedMemory<Form>& shared = *reinterpret_cast<SharedMemory<Form>*>(scaled_shared);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < SharedMemory<Form>::kStages; ++stage) {
-      hopper::init(shared.full[stage], 1);
+      hopper::init(shared.full[stage], kBlocksOfB == ScaleBlocks::vectors ? 1 + kWarp : 1);
       hopper::init(shared.empty[stage], kConsumers * kGroupWarps * Form::kCluster);
     }
     for (int slot = 0; slot < kTileSlots; ++slot) {
@@ -457,6 +483,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1) scaled_kernel(const __grid_c
         for (const CUtensorMap* map : {&args.a, &args.b, &args.out, &args.a_scales}) hopper::prefetch_map(*map);
       }
       copy_operands<Form, Walk, kBlocksOfB>(args, shared, static_cast<int>(threadIdx.x));
+    } else if (kBlocksOfB == ScaleBlocks::vectors && warp == 1) {
+      copy_column_scales<Form, Walk>(args, shared, static_cast<int>(threadIdx.x) % kWarp);
     }
   } else {
     hopper::grow_registers<kConsumerRegisters>();
