@@ -195,9 +195,6 @@ std::string why_host_reads_clones(const RunPlan& plan) {
   if (echo.backend == nn::EchoBackend::host_sized)
     return "with moe.echo.backend = host_sized the host reads how many clones go between ranks; use auto, peer or "
            "collective";
-  // On CPUs a graph repeats the comparison; a GPU has no op for it.
-  if (plan.device == Device::cuda && echo.check_plan > 0)
-    return str("with moe.echo.check_plan = ", echo.check_plan, " the host of a GPU compares plans; set it to 0");
   return "";
 }
 

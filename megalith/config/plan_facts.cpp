@@ -67,7 +67,7 @@ capture::RunFacts RunPlan::run_facts() const {
           .sizes_stay_on_device = why_no_evaluation_graph(*this).empty(),
           .overlaps_experts = sub_batches() > 1 && moe_layers > 0,
           .echo = model.moe.echo.slots > 0 && grid.ep > 1,
-          .echo_stops_at_boundary = !is_on_gpus || model.moe.echo.check_plan == 0,  // else a host compares plans
+          .echo_stops_at_boundary = true,  // no host reads a plan before the graph ends
           .recomputes_layers = recompute.mode == nn::RecomputeMode::full,
           .recomputes_groups = recompute.mode == nn::RecomputeMode::full &&
                                recompute.method == nn::RecomputeMethod::uniform && recompute.layers > 1,

@@ -54,6 +54,8 @@ class ChunkMemory {
   ParamSet& params() { return params_; }
   const ParamSet& params() const { return params_; }
   const nn::TensorParallel& tp() const { return groups_.tp; }
+  /// Of a model with experts.
+  const nn::ExpertParallel& experts() const { return *groups_.experts; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
   nn::MoeStep& moe() { return moe_; }
   const nn::MoeStep& moe() const { return moe_; }

@@ -392,6 +392,15 @@ void Stage::sum_moe_totals(Exec& ex) {
   if (moe_totals().echo) comm::all_reduce(ex, mesh_.world, moe_totals().echo, comm::Reduce::sum).wait(ex);
 }
 
+Stage::PlanDifference Stage::plan_difference(std::span<const std::int64_t> found) const {
+  const auto number = [&](ops::PlanDifference which) { return found[static_cast<std::size_t>(which)]; };
+  if (number(ops::PlanDifference::found) == 0) return {};
+  const Index first = number(ops::PlanDifference::first_sample) / sequences() - first_sample_of(0, batch());
+  const auto microbatch = static_cast<int>(first / config_.micro_batch);
+  return {.order = microbatch * config_.model.num_layers + number(ops::PlanDifference::layer),
+          .text = nn::describe_plan_difference(memory_.experts().dispatch(), found, microbatch)};
+}
+
 void Stage::gather_all_params(Exec& ex) { exchange_.gather_all(ex); }
 
 void Stage::gather_params(Exec& ex, int chunk) {

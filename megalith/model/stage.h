@@ -126,6 +126,15 @@ class Stage : public pipeline::Stage {
   nn::MoeStep& moe() { return memory_.moe(); }
   /// Over all ranks. Nothing without MoE layers.
   void sum_moe_totals(Exec& ex);
+  /// Whether ranks compare the plans of clones in some passes.
+  bool compares_plans() const { return config_.model.moe.echo.compared_every(config_.device) > 0; }
+  /// How the plans of clones in the last passes differ between ranks. The first one of all ranks has the least order.
+  struct PlanDifference {
+    std::int64_t order = 0;
+    std::string text;  ///< as describe_plan_difference(); empty: they do not, as far as this rank knows
+  };
+  /// `found`: what MoeTotals::plans held after the passes.
+  PlanDifference plan_difference(std::span<const std::int64_t> found) const;
   /// After the verdict on a step (u8 [sizeof(ops::StepVerdict)]): the state of routers that no gradient updates.
   void update_routers(Exec& ex, const Tensor& verdict) { router_states_.update(ex, moe_totals(), verdict); }
 

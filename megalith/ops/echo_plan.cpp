@@ -56,12 +56,14 @@ void plan_echo(Exec& ex, const PlanEcho& args) {
   if (args.min_pairs < 0) throw ShapeError(str("[plan_echo] min_pairs = ", args.min_pairs, ": must be at least 0"));
   if (args.balance == EchoBalance::exact && args.min_pairs != 0)
     throw ShapeError(str("[plan_echo] min_pairs = ", args.min_pairs, ": must be 0 with balance = exact"));
+  if (args.step_state) expect_struct<StepState>(args.step_state, "plan_echo.step_state");
+  if (args.hash_every < 1) throw ShapeError(str("[plan_echo] hash_every = ", args.hash_every, ": must be at least 1"));
   const Tensor scratch = ex.tensor({echo_scratch_words(ranks, experts, all_slots / ranks)}, DType::i64);
   const EchoPlan& plan = args.plan;
   run_kernel(
       ex,
       {.name = "plan_echo",
-       .reads = {args.counts},
+       .reads = {args.counts, args.step_state},
        .writes = {plan.avg, plan.plan_dropped, plan.src, plan.cap, plan.take, plan.rows, plan.load_after, plan.hash,
                   stages.expert_total, stages.load, stages.spill, stages.spare, stages.spill_index, stages.spare_index,
                   stages.wanted, stages.moves, stages.breadth, stages.room},

@@ -62,6 +62,9 @@ struct PlanEcho {
   EchoStages stages = {};  // out
   EchoBalance balance = EchoBalance::greedy;
   Index min_pairs = 0;
+  Tensor step_state =
+      {};                // in  u8 [sizeof(StepState)]: the hash is made in steps that are multiples of hash_every, and
+  Index hash_every = 1;  //     keeps its bits in others; undefined: always
 };
 void plan_echo(Exec& ex, const PlanEcho& args);
 

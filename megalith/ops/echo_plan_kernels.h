@@ -1,5 +1,6 @@
 #pragma once
 #include "megalith/ops/echo_plan.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::ops {
 
@@ -11,6 +12,11 @@ namespace megalith::ops {
 /// What the CPU needs: EchoScratch in cpu/echo_plan.cpp lays it out.
 constexpr Index echo_scratch_words(Index ranks, Index experts, Index slots) {
   return 8 * experts + 7 * ranks + 2 * ranks * slots;
+}
+
+/// PlanEcho::hash_every.
+constexpr bool has_hash(const StepState& state, Index every) {
+  return state.step % static_cast<std::uint64_t>(every) == 0;
 }
 
 namespace cpu {

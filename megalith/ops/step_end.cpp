@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/echo_check.h"
 #include "megalith/ops/step_end_kernels.h"
 #include "megalith/runtime/step_state.h"
 
@@ -21,10 +22,11 @@ void step_terms(Exec& ex, const StepTerms& args) {
   expect_like(args.counts, {kCounts}, DType::u64, "step_terms.counts");
   expect_struct<StepOutcome>(args.outcome, "step_terms.outcome");
   if (args.overflow) expect_like(args.overflow, {2}, DType::i64, "step_terms.overflow");
+  if (args.plans) expect_like(args.plans, {kPlanDifference}, DType::i64, "step_terms.plans");
   run_kernel(
       ex,
       {.name = "step_terms",
-       .reads = {args.sum_squares, args.loss_sums, args.counts, args.overflow},
+       .reads = {args.sum_squares, args.loss_sums, args.counts, args.overflow, args.plans},
        .writes = {args.totals, args.counts, args.outcome}},
       [args] { cpu::step_terms(args); }, [args](auto&, auto stream) { cuda::step_terms(stream, args); });
 }

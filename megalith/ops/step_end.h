@@ -110,7 +110,7 @@ struct StepTotals {
 };
 struct StepCounts {
   std::uint64_t non_finite = 0;                ///< ranks that saw a number that is not finite
-  std::uint64_t calls = 0;                     ///< agreement terms: 0 if all ranks made the same calls
+  std::uint64_t calls = 0;                     ///< 0 if all ranks made the same calls and plans: agreement terms
   std::uint64_t requests = 0;                  ///< requests of ranks to all ranks, summed; no meaning here
   std::uint64_t without_rows = 0;              ///< pairs of token and expert beyond the rows of ranks (row_budget.h)
   std::uint64_t next_terms = 0;                ///< terms of the first loss in the next step, where that needs them
@@ -274,13 +274,15 @@ constexpr StepVerdict decide(const StepRules& rules, const StepTotals& totals, c
   return verdict;
 }
 
-/// terms_of() on the device. The host writes all counts except `non_finite`, the first, and `without_rows`.
+/// terms_of() on the device. The host writes all counts except `non_finite`, the first, and `without_rows`. A rank
+/// whose plans of clones differ from others' adds 1 to `calls`.
 struct StepTerms {
   Tensor sum_squares;    // in   [2 groups] f64: squares, replicas_squares of each reduction group
   Tensor loss_sums;      // in   [L] f64, L <= kMaxLosses
   Tensor totals;         // out  [5] f64: StepTotals
   Tensor counts;         // in, out  [9] u64: StepCounts
   Tensor overflow = {};  // in   [2] i64: LimitRows::overflow; undefined: none
+  Tensor plans = {};     // in   [kPlanDifference] i64: CheckEchoPlans::found; undefined: none
   Tensor outcome;        // out  u8 [sizeof(StepOutcome)]: finite_here
   LossShare loss = LossShare::counts;
 };

@@ -98,7 +98,12 @@ void Engine::forget_graphs() {
   graphs_.forget();
 }
 
-void Engine::refuse_disagreement(Index step) {
+void Engine::refuse_disagreement(std::byte* totals, Index step) {
+  if (stage().compares_plans()) {
+    const auto [order, text] = stage().plan_difference(totals_in(totals).plans.span<std::int64_t>());
+    const std::string first = share_least_text(world(), {order, text});
+    if (!first.empty()) throw CollectiveError(str(first, ". Parameters stay those of step ", step - 1));
+  }
   throw CollectiveError(str("[step ", step,
                             "] the ranks disagree about the collectives of this step: parameters stay those of step ",
                             step - 1));
@@ -283,7 +288,7 @@ StepReport Engine::finish_step() {
   }
   const ops::StepRules& rules = program_.rules();
   const bool skipped = outcome.applied == 0, finite = outcome.counts.non_finite == 0;
-  if (outcome.counts.calls != 0) refuse_disagreement(started.step());
+  if (outcome.counts.calls != 0) refuse_disagreement(outcome_of(index) + kOutcomeBytes, started.step());
   if (outcome.halted != 0 && finite) throw InternalError("[Engine::finish_step] an earlier step has ended the run");
   std::string where;
   if (!finite && !rules.scaling.is_on()) where = where_not_finite(outcome, started.step());
@@ -334,12 +339,20 @@ std::vector<float> Engine::gather_numbers() {
   return joined;
 }
 
+Finding Engine::plan_difference() {
+  if (!stage().compares_plans()) return {};
+  const auto on_host = memory_.read<std::array<std::int64_t, ops::kPlanDifference>>(stage().moe_totals().plans);
+  auto [order, text] = stage().plan_difference(on_host);
+  return {order, std::move(text)};
+}
+
 Evaluated Engine::evaluate_losses(const model::BatchSource& source, Index samples, const TakeNumbers& take) {
   if (steps_started() != 0) throw InternalError("[Engine::evaluate] a step is under way");
   const config::RunPlan& plan = memory_.plan();
   stage().gather_all_params(exec());
   ops::StepTotals totals;
   ops::StepCounts counts;
+  Finding other_plan;
   for (Index first = 0; first < samples; first += plan.train.global_batch) {
     const comm::HostWait waiting(world());
     stage().load(exec(), nn::Mode::evaluate, source, first, {}, {});
@@ -348,11 +361,16 @@ Evaluated Engine::evaluate_losses(const model::BatchSource& source, Index sample
       totals.loss_sums[i] += memory_.read<double>(stage().loss_sums().rows(i, 1));
       counts.loss_counts[i] += static_cast<std::uint64_t>(memory_.loss_counts()[static_cast<std::size_t>(i)]);
     }
+    if (other_plan.text.empty()) other_plan = plan_difference();
     if (!take) continue;
     const std::vector<float> numbers = gather_numbers();
     if (world().rank() == 0) take(numbers);
   }
   graphs_.end_evaluation();
+  if (stage().compares_plans()) {
+    const std::string differs = share_least_text(world(), other_plan);
+    if (!differs.empty()) throw CollectiveError(differs + ". It was found in an evaluation");
+  }
   if (!memory_.counts_losses()) totals = {};
   Exec host;
   const Index losses = program_.rules().losses;

@@ -7,6 +7,7 @@
 
 #include "megalith/runtime/graph_cache.h"
 #include "megalith/train/early_stop.h"
+#include "megalith/train/gather.h"
 #include "megalith/train/gemm_agreement.h"
 #include "megalith/train/graph_runner.h"
 #include "megalith/train/run_memory.h"
@@ -103,7 +104,8 @@ class Engine {
     Event done;
     Index step() const { return progress.step + 1; }
   };
-  [[noreturn]] void refuse_disagreement(Index step);
+  /// Ranks made other calls, or other plans of clones: `totals` of MoE layers, of the last finished step. Collective.
+  [[noreturn]] void refuse_disagreement(std::byte* totals, Index step);
   /// Where the numbers of the last finished step were not finite: "seen on rank 1; on rank 1 the gradient of
   /// layers.3.mlp.up.weight = nan". Throws NonFiniteError if that step ends the run: with NonFinite::stop, or if a
   /// parameter is not finite. Collective.
@@ -130,6 +132,9 @@ class Engine {
   std::byte* outcome_of(Index step_in_flight);  ///< its StepOutcome, then totals
   /// The numbers of the batch that was evaluated last, sample by sample, on rank 0. Collective.
   std::vector<float> gather_numbers();
+  /// How ranks' plans of clones differ in the batch that was evaluated last; without text if they do not, as far as
+  /// this rank knows. Waits for the device where plans are compared.
+  Finding plan_difference();
   /// Samples of the steps that are submitted from here on.
   void set_batch(Index samples);
   void load(const Started& started);

@@ -95,6 +95,7 @@ void StepProgram::vote() {
                                    .totals = scalars.totals,
                                    .counts = scalars.counts,
                                    .overflow = memory_.stage().moe_totals().overflow,
+                                   .plans = memory_.stage().moe_totals().plans,
                                    .outcome = scalars.outcome,
                                    .loss = memory_.counts_losses() ? ops::LossShare::counts : ops::LossShare::replica});
   sum_totals();

@@ -140,12 +140,6 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=layers", "moe.dispatcher=peer",
         "moe.echo.backend=host_sized"},
        {"(rule V9 of "}},
-      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration", "moe.dispatcher=peer", "device.type=cuda",
-        "train.precision=bf16", "moe.ffn_hidden_size=64", "moe.echo.check_plan=5"},
-       {"graphs.mode = iteration: with moe.echo.check_plan = 5 the host of a GPU compares plans; set it to 0"}},
-      {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=layers", "graphs.scopes=[\"attn\", \"moe_router\"]",
-        "device.type=cuda", "moe.echo.check_plan=5"},
-       {"(rule V13 of "}},
       {{"moe.gemm=looped"}, {"moe.gemm = looped", "loop"}}};
   for (const BadInput& bad : all) {
     const std::string problem = problem_with(bad.settings);

@@ -1,53 +1,29 @@
 // Clones of experts, and room for fewer rows than can come, on GPUs: whole steps of ranks that share one GPU or a few,
 // and of ranks with a GPU each.
+#include <array>
+#include <atomic>
+
+#include <gmock/gmock.h>
+
+#include "megalith/base/error.h"
 #include "megalith/config/moe_rules.h"
 
 #include "tests/comm/gpu_ranks.h"
 #include "tests/comm/peer_ranks.h"
+#include "tests/comm/wrapped_world.h"
+#include "tests/gpu/echo_run.h"
 #include "tests/gpu/graph_records.h"
-#include "tests/gpu/moe_plan.h"
 #include "tests/support/twin.h"
 
 namespace megalith {
 namespace {
 
+using support::EchoRun;
+using support::kClones;
 using support::MoeGrid;
-using support::MoeModel;
+using support::plan_with_clones;
 using support::relative_error;
-
-/// A router that prefers the first experts, so that ranks differ in load.
-constexpr double kEchoSkew = 0.04;
-
-struct EchoRun : support::RunRecord {
-  Index clones = 0, moved = 0, reruns = 0;  ///< of all layers and steps
-  std::vector<double> evaluations;          ///< after every second step
-};
-
-void train_with_clones(comm::World& world, const config::RunPlan& plan, EchoRun& run) {
-  const support::HashedBatches source(plan.model.vocab_size);
-  train::Engine engine(world, plan);
-  engine.allocate();
-  train::Progress progress;
-  for (Index step = 0; step < plan.train.steps; ++step) {
-    const train::StepReport report = engine.step(source, progress, train::Stop::no);
-    progress = {step + 1, progress.samples + plan.train.global_batch};
-    if (step == 0) support::put_params(run.gradients, engine.stage(), true);
-    const double evaluated = step % 2 == 1 ? engine.evaluate(source, plan.train.global_batch) : 0;
-    if (world.rank() != 0) continue;
-    run.evaluations.push_back(evaluated);
-    run.losses.push_back(report.loss);
-    run.norms.push_back(report.grad_norm);
-    run.reruns += report.rerun ? 1 : 0;
-    for (const train::ExpertLoad& layer : report.moe.layers) {
-      if (!layer.echo) continue;
-      run.clones += layer.echo->clones;
-      run.moved += layer.echo->moved;
-    }
-  }
-  const double evaluated = engine.evaluate(source, plan.train.global_batch);
-  if (world.rank() == 0) run.evaluated = evaluated;
-  support::put_params(run.parameters, engine.stage(), false);
-}
+using support::train_with_clones;
 
 using RunOfPlan = std::unique_ptr<EchoRun> (*)(const config::RunPlan&);
 
@@ -64,31 +40,6 @@ std::unique_ptr<EchoRun> run_on_gpus(const config::RunPlan& plan) {
   comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) { train_with_clones(world, plan, *run); });
   return run;
 }
-
-/// Experts of whole vectors: in 16 bits the kernel for all of them takes these, in f32 a loop of GEMMs.
-config::RunPlan plan_with_clones(const MoeGrid& grid, const std::string& precision, const nn::EchoConfig& echo) {
-  constexpr MoeModel kModel{"Skewed", [](config::RunConfig& c) {
-                              support::fit_grouped_kernel(c);
-                              c.moe.router_skew = kEchoSkew;
-                              c.moe.shared_ffn_hidden_size = 8;
-                            }};
-  config::RunPlan plan = support::plan_on(Device::cuda, grid, kModel, precision);
-  plan.train.steps = 6;
-  plan.model.moe.dispatcher = nn::ExpertDispatcher::peer;
-  plan.model.moe.echo = echo;
-  return plan;
-}
-
-void expect_same_run(const EchoRun& got, const EchoRun& want) {
-  EXPECT_EQ(got.losses, want.losses);
-  EXPECT_EQ(got.norms, want.norms);
-  EXPECT_EQ(got.evaluations, want.evaluations);
-  EXPECT_EQ(got.evaluated, want.evaluated);
-  EXPECT_EQ(got.gradients.tensors(), want.gradients.tensors());
-  EXPECT_EQ(got.parameters.tensors(), want.parameters.tensors());
-}
-
-constexpr nn::EchoConfig kClones{.slots = 3, .min_pairs = 0, .check_plan = 2};
 
 /// In the kernel's products a row's bits follow from the row and its weights alone. A loop's follow from the number of
 /// rows, too.
@@ -209,6 +160,59 @@ TEST_P(SharedGpuEcho, StepsThatLackRoomAreRunAgain) {
   expect_reruns_with_the_bits_of_the_worst_case(GetParam(), run_that_shares);
 }
 
+std::atomic<bool> rank_1_misreads = false;
+
+/// From then on rank 1 sees other choices than the other ranks.
+class MisreadingOnGpu final : public comm::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream stream) override {
+    const comm::Ticket ticket = inner().all_gather(call, in, out, stream);
+    constexpr Index kFalse = 16;  // choices, which become 0
+    if (name() == "etp-ep" && call.dtype == DType::i32 && world_rank() == 1 && rank_1_misreads)
+      device::fill_bytes(Device::cuda, out, 0, kFalse * size_of(DType::i32), stream);  // the gather is complete
+    return ticket;
+  }
+};
+
+/// All ranks learn of it when the step ends, and no parameter has changed.
+TEST(SharedGpuEchoPlans, RanksWithAnotherPlanAreNamed) {
+  MEGALITH_NEEDS_GPUS(1);
+  if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+  for (const Index every : {1, 2}) {
+    nn::EchoConfig echo = kClones;
+    echo.check_plan = every;
+    const config::RunPlan plan = plan_with_clones({4, 1, 1, 4, 1}, "bf16", echo);
+    rank_1_misreads = false;
+    std::array<std::string, 4> errors;
+    std::array<Index, 4> updates{};
+    const auto rank = [&](comm::World& world) {
+      comm::WrappedWorld<MisreadingOnGpu> wrapped(world);
+      train::Engine engine(wrapped, plan);
+      engine.allocate();
+      const support::HashedBatches source(plan.model.vocab_size);
+      const auto me = static_cast<std::size_t>(world.rank());
+      try {
+        for (Index step = 0; step < 3; ++step) {
+          if (world.rank() == 1) rank_1_misreads = step == 2;
+          engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+        }
+      } catch (const CollectiveError& error) {
+        errors[me] = error.what();
+      }
+      updates[me] = engine.optimizer_state().updates;
+    };
+    comm::run_peer_ranks(4, rank, comm::InReach::tensors, comm::PeerCalls::all_in_turn);
+    for (const std::string& error : errors) {
+      EXPECT_THAT(error,
+                  ::testing::ContainsRegex(
+                      "group etp-ep, chunk 0, microbatch 0, layer 0: the plan of clones differs on ranks 1 "
+                      "\\([0-9a-f]+\\); the plan of most ranks is [0-9a-f]+: .* Parameters stay those of step 2"));
+    }
+    EXPECT_EQ(updates, (std::array<Index, 4>{2, 2, 2, 2}));
+  }
+}
+
 class GpuEchoGrid : public ::testing::TestWithParam<MoeGrid> {
  protected:
   void SetUp() override {
@@ -246,7 +250,6 @@ void expect_nodes_of_gpu_alone(const support::GraphRecords& records, int ranks) 
 /// Plans differ from launch to launch.
 TEST_P(GpuEchoGrid, GraphsOfStepsHaveTheBitsOfEagerSteps) {
   nn::EchoConfig echo = kClones;
-  echo.check_plan = 0;  // the host compares plans
   for (const nn::EchoWeights weights : {nn::EchoWeights::keep, nn::EchoWeights::redispatch}) {
     for (const nn::EchoBackend backend : {nn::EchoBackend::peer, nn::EchoBackend::collective}) {
       echo.weights = weights;

@@ -4,7 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "megalith/ops/echo_check.h"
 #include "megalith/ops/echo_routing.h"
+#include "megalith/runtime/step_state.h"
 
 #include "tests/ops/device_cases.h"
 
@@ -131,6 +133,89 @@ TEST_P(DeviceOps, ClonesOfExperts) {
         t().release();
       }
     }
+  }
+}
+
+/// A comparison of plans of R ranks: the hash of rank `other` is another, -1: of none.
+struct ComparedPlans {
+  Index ranks, other;
+  std::uint64_t step;
+  Index every;
+  std::int64_t found = 0;  ///< 1: an earlier difference is kept
+};
+
+Named compared_plans(support::Twins& twins, const ComparedPlans& of) {
+  constexpr Index kRows = 33, kTopK = 3, kSlots = 2;
+  const Index all_slots = of.ranks * kSlots;
+  const auto filled = [&](const Shape& shape, DType dtype) {
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(shape.numel()));
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::int64_t>(i) % 5 + (Index{3} << 32);
+    return twins.bytes_of(numbers.data(), shape, dtype);
+  };
+  std::vector<std::int64_t> hashes(static_cast<std::size_t>(of.ranks), 0x1234567890);
+  if (of.other >= 0) hashes[static_cast<std::size_t>(of.other)] ^= Index{1} << 40;
+  std::vector<std::int64_t> kept(static_cast<std::size_t>(kPlanDifference), of.found == 0 ? 0 : 77);
+  kept[0] = of.found;
+  const StepState state{.step = of.step, .first_sample = 24};
+  const auto of_hashes = twins.bytes_of(hashes.data(), {of.ranks}, DType::i64),
+             found = twins.bytes_of(kept.data(), {kPlanDifference}, DType::i64),
+             step_state = twins.bytes_of(&state, {sizeof state}, DType::u8),
+             experts = filled({of.ranks, kRows, kTopK}, DType::i32), src = filled({all_slots}, DType::i32),
+             cap = filled({all_slots}, DType::i32), take = filled({of.ranks, all_slots}, DType::i32);
+  Named want, got;
+  twins.run([&](Exec& ex) {
+    check_echo_plans(ex, {.hashes = of_hashes.on(ex),
+                          .step_state = step_state.on(ex),
+                          .experts = experts.on(ex),
+                          .src = src.on(ex),
+                          .cap = cap.on(ex),
+                          .take = take.on(ex),
+                          .found = found.on(ex),
+                          .every = of.every,
+                          .chunk = 1,
+                          .layer = 7});
+    (&ex == &twins.oracle() ? want : got) = {{"experts", experts.on(ex)},
+                                             {"src", src.on(ex)},
+                                             {"cap", cap.on(ex)},
+                                             {"take", take.on(ex)},
+                                             {"found", found.on(ex)}};
+  });
+  expect_same_bits(twins, want, got);
+  return want;
+}
+
+TEST_P(DeviceOps, PlansOfClonesThatDiffer) {
+  for (const ComparedPlans& of : {ComparedPlans{4, -1, 6, 1},
+                                  {4, 2, 6, 1},
+                                  {4, 2, 6, 3},
+                                  {4, 2, 7, 3},
+                                  {4, 3, 0, 3},
+                                  {256, 255, 5, 1},
+                                  {2, 1, 5, 1, 1},
+                                  {1, 0, 5, 1}}) {
+    SCOPED_TRACE(::testing::Message() << of.ranks << " ranks, other " << of.other << ", step " << of.step << ", every "
+                                      << of.every);
+    const Named after = compared_plans(t(), of);
+    const bool differs = of.other >= 0 && of.ranks > 1 && of.step % static_cast<std::uint64_t>(of.every) == 0;
+    const auto& [experts, src, cap, take, found] =
+        std::tie(after[0].second, after[1].second, after[2].second, after[3].second, after[4].second);
+    const auto all_are = [](const Tensor& numbers, std::int32_t value) {
+      return std::ranges::all_of(numbers.span<std::int32_t>(), [&](std::int32_t each) { return each == value; });
+    };
+    EXPECT_EQ(all_are(experts, -1), differs);
+    EXPECT_EQ(all_are(src, -1), differs);
+    EXPECT_EQ(all_are(cap, 0), differs);
+    EXPECT_EQ(all_are(take, 0), differs);
+    const std::span<const std::int64_t> numbers = found.span<std::int64_t>();
+    EXPECT_EQ(numbers[0], differs || of.found != 0 ? 1 : 0);
+    if (differs && of.found == 0) {
+      EXPECT_EQ(std::vector(numbers.begin() + 1, numbers.begin() + 4), (std::vector<std::int64_t>{1, 7, 24}));
+      EXPECT_NE(numbers[static_cast<std::size_t>(4 + of.other)], numbers[4]);
+    }
+    if (of.found != 0) {
+      EXPECT_EQ(numbers[1], 77) << "the first difference stays";
+    }
+    t().release();
   }
 }
 

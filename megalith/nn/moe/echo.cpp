@@ -2,23 +2,16 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <map>
 #include <ranges>
 
-#include "megalith/base/build.h"
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/nn/moe/moe_step.h"
-#include "megalith/runtime/step_state.h"
 
 namespace megalith::nn {
 namespace {
-
-/// StepState::step as numbers of 32 bits.
-constexpr Index kStepNumbers = 2;
-static_assert(offsetof(StepState, step) == 0 && sizeof(StepState::step) == 4 * kStepNumbers);
 
 /// In the order in which the forward pass reads them. The backward pass reads them in reverse.
 constexpr std::array kMatrices = {ExpertMatrix::up, ExpertMatrix::down};
@@ -60,25 +53,14 @@ std::string differing_ranks(std::span<const std::int64_t> hashes, std::span<cons
   return str(ranks, "; the plan of most ranks is ", hex64(static_cast<std::uint64_t>(most->first)));
 }
 
-/// Throws CollectiveError.
-void expect_one_plan(const comm::Group& group, std::span<const std::int64_t> hashes, const CallSite& site) {
-  if (std::ranges::adjacent_find(hashes, std::ranges::not_equal_to()) == hashes.end()) return;
-  throw CollectiveError(str("[echo] group ", group.name(), describe(site), ": the plan of clones differs on ranks ",
-                            differing_ranks(hashes, group.world_ranks()),
-                            ": all ranks must count the same pairs of token and expert"));
-}
-
 }  // namespace
 
-EchoPass::EchoPass(const Echo& echo, Index ranks, Index slots)
-    : echo_(&echo), src_on_host_(ranks * slots), hashes_on_host_(2 * ranks), step_on_host_(kStepNumbers) {
+EchoPass::EchoPass(const Echo& echo, Index ranks, Index slots) : echo_(&echo), src_on_host_(ranks * slots) {
   clones_.sends.resize(static_cast<std::size_t>(ranks));
   clones_.receives.resize(static_cast<std::size_t>(ranks));
 }
 
-void EchoPass::take_host_memory(Device device) {
-  for (HostNumbers* numbers : {&src_on_host_, &hashes_on_host_, &step_on_host_}) numbers->take_memory(device);
-}
+void EchoPass::take_host_memory(Device device) { src_on_host_.take_memory(device); }
 
 Tensor EchoPass::weights(Exec& ex, ExpertMatrix matrix) {
   echo_->finish_weights(ex, matrix, *this);
@@ -143,15 +125,18 @@ RoutedPairs Echo::plan(Exec& ex, const Microbatch& microbatch, const Tensor& cho
   const Tensor counts = ex.tensor({ranks, num_experts_}, DType::i32);
   ops::count_pairs(ex, {.experts = all, .counts = counts});
   pass.plan_ = ops::make_echo_plan(ex, ranks, num_experts_, config_.slots);
-  if (!compares_plans(ex)) pass.plan_.hash = {};
+  const Index every = compared_every(ex, microbatch);
+  if (every == 0) pass.plan_.hash = {};
   const ops::EchoStages stages = ops::make_echo_stages(ex, ranks, num_experts_, config_.slots);
   ops::plan_echo(ex, {.counts = counts,
                       .plan = pass.plan_,
                       .stages = stages,
                       .balance = config_.balance,
-                      .min_pairs = config_.min_pairs});
+                      .min_pairs = config_.min_pairs,
+                      .step_state = every == 0 ? Tensor() : microbatch.step_state,
+                      .hash_every = std::max<Index>(1, every)});
   add_totals(ex, microbatch, stages, pass);
-  compare_plans(ex, microbatch, pass);
+  if (every > 0) compare_plans(ex, microbatch, all, pass);
   pass.columns_ = ex.tensor(all.shape(), DType::i32);
   ops::rewrite_choices(ex, {.experts = all,
                             .src = pass.plan_.src,
@@ -186,39 +171,26 @@ void Echo::add_totals(Exec& ex, const Microbatch& microbatch, const ops::EchoSta
   ops::add_echo_totals(ex, {.plan = pass.plan_, .stages = stages, .totals = microbatch.moe->totals.of_echo(layer_)});
 }
 
-bool Echo::compares_plans(const Exec& ex) const {
-  return config_.check_plan != 0 || (build::is_debug && ex.device() == Device::cpu);
+Index Echo::compared_every(const Exec& ex, const Microbatch& microbatch) const {
+  const bool has_memory = microbatch.step_state && microbatch.moe != nullptr && microbatch.moe->totals.plans;
+  if (!has_memory) return 0;  // inference
+  const Index every = config_.compared_every(ex.device());
+  return microbatch.mode == Mode::evaluate ? std::min<Index>(every, 1) : every;
 }
 
-void Echo::compare_plans(Exec& ex, const Microbatch& microbatch, EchoPass& pass) const {
-  if (!microbatch.step_state) return;  // inference
-  if (!compares_plans(ex)) return;
+void Echo::compare_plans(Exec& ex, const Microbatch& microbatch, const Tensor& choices, EchoPass& pass) const {
   const Tensor hashes = ex.tensor({group_.size()}, DType::i64);
   comm::all_gather(ex, group_, pass.plan_.hash, hashes).wait(ex);  // in every step, as steps make the same calls
-  const bool in_every_step = build::is_debug || microbatch.mode == Mode::evaluate;
-  if (ex.device() != Device::cpu) {
-    if (!ex.recording())
-      compare_on_host(ex, hashes, microbatch.step_state, in_every_step ? 1 : config_.check_plan, pass);
-    return;
-  }
-  ex.run({.name = "compare_plans", .reads = {hashes, microbatch.step_state}, .writes = {}},
-         [hashes, group = group_, steps = in_every_step ? 1 : config_.check_plan, state = microbatch.step_state,
-          site = ex.call_site()](Exec&, Stream) {
-           const auto step = static_cast<Index>(reinterpret_cast<const StepState*>(state.raw())->step);
-           if (step % steps == 0) expect_one_plan(group, hashes.span<std::int64_t>(), site);
-         });
-}
-
-void Echo::compare_on_host(Exec& ex, const Tensor& hashes, const Tensor& step_state, Index steps,
-                           EchoPass& pass) const {
-  pass.hashes_on_host_.copy(ex, Tensor(hashes.raw(), {2 * hashes.numel()}, DType::i32, hashes.id()));
-  pass.step_on_host_.copy(ex, Tensor(step_state.raw(), {kStepNumbers}, DType::i32, step_state.id()));
-  std::uint64_t step = 0;
-  std::memcpy(&step, pass.step_on_host_.wait(group_).data(), sizeof step);
-  if (static_cast<Index>(step) % steps != 0) return;
-  std::vector<std::int64_t> all(static_cast<std::size_t>(hashes.numel()));
-  std::memcpy(all.data(), pass.hashes_on_host_.wait(group_).data(), static_cast<std::size_t>(hashes.bytes()));
-  expect_one_plan(group_, all, ex.call_site());
+  ops::check_echo_plans(ex, {.hashes = hashes,
+                             .step_state = microbatch.step_state,
+                             .experts = choices,
+                             .src = pass.plan_.src,
+                             .cap = pass.plan_.cap,
+                             .take = pass.plan_.take,
+                             .found = microbatch.moe->totals.plans,
+                             .every = compared_every(ex, microbatch),
+                             .chunk = ex.call_site().chunk,
+                             .layer = ex.call_site().layer});
 }
 
 void Echo::set_host_sizes(Exec& ex, EchoPass& pass) const {
@@ -279,6 +251,18 @@ void Echo::finish_grads(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const {
   EchoPass::Slots& slots = pass.of(matrix);
   if (!std::exchange(slots.leaves, false)) return;
   transport_->finish_grads(ex, pass.clones_, as_rows(experts_.grads(matrix)), slots.leaving);
+}
+
+std::string describe_plan_difference(const comm::Group& group, std::span<const std::int64_t> difference,
+                                     int microbatch) {
+  const auto number = [&](ops::PlanDifference which) { return difference[static_cast<std::size_t>(which)]; };
+  const CallSite site{.chunk = static_cast<int>(number(ops::PlanDifference::chunk)),
+                      .microbatch = microbatch,
+                      .layer = number(ops::PlanDifference::layer)};
+  const std::span<const std::int64_t> hashes =
+      difference.subspan(static_cast<std::size_t>(ops::PlanDifference::hashes), static_cast<std::size_t>(group.size()));
+  return str("[echo] group ", group.name(), describe(site), ": the plan of clones differs on ranks ",
+             differing_ranks(hashes, group.world_ranks()), ": all ranks must count the same pairs of token and expert");
 }
 
 }  // namespace megalith::nn

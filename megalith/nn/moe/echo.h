@@ -2,6 +2,8 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 
 #include "megalith/nn/moe/clone_transport.h"
 #include "megalith/nn/moe/dispatcher.h"
@@ -38,8 +40,7 @@ class EchoPass final : public ExpertClones {
   ops::EchoPlan plan_;
   Tensor columns_;  ///< [R, n, K], of the choices of all ranks
   PlannedClones clones_;
-  HostNumbers src_on_host_;                    ///< [R S]
-  HostNumbers hashes_on_host_, step_on_host_;  ///< of a GPU, for compare_plans()
+  HostNumbers src_on_host_;  ///< [R S]
   std::array<Slots, 2> slots_;
   std::optional<Rounds> rounds_;  ///< under way
 };
@@ -49,8 +50,7 @@ class EchoPass final : public ExpertClones {
 /// microbatch. What is computed does not change but for the order of the sums in the gradients of cloned experts.
 /// Steps of a pass: plan, start_weights; Experts asks EchoPass for matrices. Backward: start_weights_again, then
 /// finish_grads. The host reads nothing, but for EchoBackend::host_sized the plan's clones in
-/// start_weights, and on GPUs with check_plan the plans' hashes: all else, and a graph that ends before start_weights,
-/// can be captured.
+/// start_weights: all else, and a graph that ends before start_weights, can be captured.
 /// Communication, per pass: an all-gather of choices, which the dispatcher then need not gather, and the clones'
 /// weights (CloneTransport); backward has the gradients, and with EchoWeights::redispatch the weights again. Memory:
 /// slots of weights for each microbatch in flight, or for one layer (redispatch); of gradients for one layer. Source:
@@ -66,8 +66,8 @@ class Echo {
 
   /// The columns of all ranks, as dispatchers take them for experts.
   Index num_columns() const { return num_experts_ + group_.size() * config_.slots; }
-  /// Plans for the choices [n, K] of this rank. Training passes add to MoeTotals::echo. Throws CollectiveError if the
-  /// ranks' plans differ and are compared.
+  /// Plans for the choices [n, K] of this rank. Training passes add to MoeTotals::echo. If the ranks' plans differ and
+  /// are compared, no row moves, and MoeTotals::plans has the difference.
   RoutedPairs plan(Exec& ex, const Microbatch& microbatch, const Tensor& choices, EchoPass& pass) const;
   /// For a pass that recomputes what `first` had: the same plan, whatever the router chooses now.
   RoutedPairs repeat(const EchoPass& first, EchoPass& again) const;
@@ -82,10 +82,9 @@ class Echo {
   friend class EchoPass;
   RoutedPairs choices_of(const EchoPass& pass) const;
   void add_totals(Exec& ex, const Microbatch& microbatch, const ops::EchoStages& stages, const EchoPass& pass) const;
-  bool compares_plans(const Exec& ex) const;
-  void compare_plans(Exec& ex, const Microbatch& microbatch, EchoPass& pass) const;
-  /// For a GPU. The host waits in every step.
-  void compare_on_host(Exec& ex, const Tensor& hashes, const Tensor& step_state, Index steps, EchoPass& pass) const;
+  /// The steps between comparisons of plans; 0: none.
+  Index compared_every(const Exec& ex, const Microbatch& microbatch) const;
+  void compare_plans(Exec& ex, const Microbatch& microbatch, const Tensor& choices, EchoPass& pass) const;
   void set_host_sizes(Exec& ex, EchoPass& pass) const;
   void start_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const;
   void finish_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const;
@@ -98,5 +97,10 @@ class Echo {
   bool counts_;  ///< of the ranks with the same plan one adds to totals
   std::unique_ptr<CloneTransport> transport_;
 };
+
+/// "[echo] group etp-ep, chunk 0, microbatch 1, layer 3: the plan of clones differs on ranks 2 (...)": for the numbers
+/// of MoeTotals::plans, whose first one is not 0. Names the world ranks whose plan is not that of most.
+std::string describe_plan_difference(const comm::Group& group, std::span<const std::int64_t> difference,
+                                     int microbatch);
 
 }  // namespace megalith::nn

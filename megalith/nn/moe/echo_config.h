@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "megalith/base/build.h"
 #include "megalith/ops/echo_plan.h"
 
 namespace megalith::nn {
@@ -30,6 +31,12 @@ struct EchoConfig {
   EchoBackend backend = EchoBackend::automatic;
   bool overlap = true;   ///< transfers overlap with compute
   Index check_plan = 0;  ///< steps between comparisons of the ranks' plans; 0: only debug builds on CPUs, in each
+
+  /// The steps between comparisons of a run on this device; 0: none.
+  Index compared_every(Device device) const {
+    if (slots == 0) return 0;
+    return build::is_debug && (device == Device::cpu || check_plan > 0) ? 1 : check_plan;
+  }
 };
 
 }  // namespace megalith::nn

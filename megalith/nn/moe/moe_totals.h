@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 
+#include "megalith/ops/echo_check.h"
 #include "megalith/ops/echo_routing.h"
 
 namespace megalith::nn {
@@ -15,6 +16,9 @@ struct MoeTotals {
   /// [layers, 4] f64: load loss and z-loss, weighted, times the tokens they stand for; least and greatest expert bias.
   Tensor numbers;
   Tensor echo;  ///< [layers, ops::kEchoTotals] f64, of the plans of clones; undefined: they are not counted
+  /// [ops::kPlanDifference] i64, of this rank alone, in evaluations too: the first plans of clones that differ. With
+  /// `echo`.
+  Tensor plans;
 
   Tensor overflow;  ///< [2] i64, of all layers here: ops::LimitRows::overflow
 
@@ -27,13 +31,16 @@ struct MoeTotals {
     totals.counts = {memory, {layers, num_experts + 1}, DType::i64};
     totals.numbers = {at(counts), {layers, kNumbers}, DType::f64};
     totals.overflow = {at(counts + numbers), {2}, DType::i64};
-    if (of_echo == EchoTotals::counted)
-      totals.echo = {at(counts + numbers + totals.overflow.bytes()), {layers, ops::kEchoTotals}, DType::f64};
+    if (of_echo == EchoTotals::none) return totals;
+    const Index before_echo = counts + numbers + totals.overflow.bytes();
+    totals.echo = {at(before_echo), {layers, ops::kEchoTotals}, DType::f64};
+    totals.plans = {at(before_echo + totals.echo.bytes()), {ops::kPlanDifference}, DType::i64};
     return totals;
   }
 
   Index bytes() const {
-    return layers() == 0 ? 0 : counts.bytes() + numbers.bytes() + overflow.bytes() + (echo ? echo.bytes() : 0);
+    const Index of_echo = echo ? echo.bytes() + plans.bytes() : 0;
+    return layers() == 0 ? 0 : counts.bytes() + numbers.bytes() + overflow.bytes() + of_echo;
   }
   Index layers() const { return counts ? counts.dim(0) : 0; }
   Index num_experts() const { return counts.dim(1) - 1; }

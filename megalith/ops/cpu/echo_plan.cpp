@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "megalith/base/error.h"
@@ -138,6 +139,13 @@ std::uint64_t hashed(std::uint64_t hash, const std::int32_t* values, Index count
   return hash;
 }
 
+bool makes_hash(const PlanEcho& args) {
+  if (!args.step_state) return true;
+  StepState state;
+  std::memcpy(&state, args.step_state.raw(), sizeof state);
+  return has_hash(state, args.hash_every);
+}
+
 void write_hash(const EchoSizes& sizes, const EchoPlan& plan) {
   const std::int32_t head[] = {static_cast<std::int32_t>(sizes.ranks), static_cast<std::int32_t>(sizes.experts),
                                static_cast<std::int32_t>(sizes.slots()), *plan.avg.data<std::int32_t>()};
@@ -186,7 +194,7 @@ void plan_echo(const PlanEcho& args, const Tensor& scratch) {
                       .next = s.next_slot,
                       .left = s.left});
   write_loads(sizes, args, s);
-  if (plan.hash) write_hash(sizes, plan);
+  if (plan.hash && makes_hash(args)) write_hash(sizes, plan);
 }
 
 }  // namespace megalith::ops::cpu

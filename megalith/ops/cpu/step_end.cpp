@@ -26,6 +26,7 @@ void step_terms(const StepTerms& args) {
   auto outcome = load<StepOutcome>(args.outcome);
   store(terms_of(numbers, args.loss, counts, outcome), args.totals);
   if (args.overflow) counts.without_rows = static_cast<std::uint64_t>(args.overflow.data<std::int64_t>()[0]);
+  if (args.plans) counts.calls += static_cast<std::uint64_t>(args.plans.data<std::int64_t>()[0]);
   store(counts, args.counts);
   store(outcome, args.outcome);
 }

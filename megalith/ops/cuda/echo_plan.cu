@@ -430,7 +430,8 @@ __global__ void __launch_bounds__(kRowThreads) echo_rows_kernel(const Echo echo)
 
 /// FNV-1a of little-endian i32, by one thread: each byte needs the one before. Some 60 ns a number: plans
 /// of 64 ranks and 256 experts with 2 slots take 0.5 ms.
-__global__ void echo_hash_kernel(const Echo echo) {
+__global__ void echo_hash_kernel(const Echo echo, const StepState* state, Index every) {
+  if (state != nullptr && !has_hash(*state, every)) return;
   std::uint64_t hash = 0xcbf29ce484222325ull;
   const auto add = [&](std::int32_t value) {
     auto word = static_cast<std::uint32_t>(value);
@@ -487,7 +488,10 @@ void plan_echo(Stream stream, const PlanEcho& args, const Tensor& scratch) {
   launch({stream, 1, kEchoThreads}, echo_slots_kernel, echo);
   launch({stream, all_slots, kMaxRanks}, echo_shares_kernel, echo);
   launch({stream, ceil_div(ranks * (experts + all_slots), kRowThreads), kRowThreads}, echo_rows_kernel, echo);
-  if (echo.hash != nullptr) launch({stream, 1, 1}, echo_hash_kernel, echo);
+  if (echo.hash != nullptr) {
+    launch({stream, 1, 1}, echo_hash_kernel, echo,
+           args.step_state ? pointer<const StepState>(args.step_state) : nullptr, args.hash_every);
+  }
 }
 
 }  // namespace megalith::ops::cuda

@@ -8,10 +8,11 @@ namespace megalith::ops::cuda {
 namespace {
 
 __global__ void step_terms_kernel(const double* sum_squares, Index groups, const double* loss_sums, Index losses,
-                                  LossShare share, const std::int64_t* overflow, StepTotals* totals, StepCounts* counts,
-                                  StepOutcome* outcome) {
+                                  LossShare share, const std::int64_t* overflow, const std::int64_t* plans,
+                                  StepTotals* totals, StepCounts* counts, StepOutcome* outcome) {
   *totals = terms_of(add_up(sum_squares, groups, loss_sums, losses), share, *counts, *outcome);
   if (overflow != nullptr) counts->without_rows = static_cast<std::uint64_t>(*overflow);
+  if (plans != nullptr) counts->calls += static_cast<std::uint64_t>(*plans);
 }
 
 __global__ void decide_step_kernel(const StepRules rules, const StepTotals* totals, const StepCounts* counts,
@@ -28,7 +29,8 @@ __global__ void scale_step_state_kernel(const OptimizerState* optimizer_state, S
 void step_terms(Stream stream, const StepTerms& args) {
   launch({stream, 1, 1}, step_terms_kernel, pointer<const double>(args.sum_squares), args.sum_squares.numel() / 2,
          pointer<const double>(args.loss_sums), args.loss_sums.numel(), args.loss,
-         args.overflow ? pointer<const std::int64_t>(args.overflow) : nullptr, pointer<StepTotals>(args.totals),
+         args.overflow ? pointer<const std::int64_t>(args.overflow) : nullptr,
+         args.plans ? pointer<const std::int64_t>(args.plans) : nullptr, pointer<StepTotals>(args.totals),
          pointer<StepCounts>(args.counts), pointer<StepOutcome>(args.outcome));
 }
 
