@@ -223,8 +223,15 @@ Index Stage::input_bytes() const {
 
 nn::MoeTotals Stage::moe_totals_in(std::byte* memory) const {
   const nn::MoeConfig& moe = config_.model.moe;
+  const Index layers = config_.model.num_moe_layers();
   const auto of_echo = moe.echo.slots > 0 ? nn::EchoTotals::counted : nn::EchoTotals::none;
-  return nn::MoeTotals::in(memory, config_.model.num_moe_layers(), moe.num_experts, of_echo);
+  nn::MoeTotals totals = nn::MoeTotals::in(memory, layers, moe.num_experts, of_echo);
+  if (totals.echo) totals.exposed = {times_.data(), {layers}, DType::f64};
+  return totals;
+}
+
+Index Stage::time_bytes() const {
+  return moe_totals().exposed ? round_up(moe_totals().exposed.bytes(), kAlignment) : 0;
 }
 
 Index Stage::step_input_bytes() const {
@@ -240,14 +247,15 @@ BytesByOwner Stage::planned_bytes(Index extra_scratch) const {
     bytes[kActivationsOwner] -= taken;
     bytes[owner] = taken;
   }
-  bytes[kScratchOwner] = std::max(extra_scratch, memory_.scratch_bytes(saved_bytes()));
+  bytes[kScratchOwner] = std::max(extra_scratch, memory_.scratch_bytes(saved_bytes())) + time_bytes();
   bytes["inputs"] = input_bytes() + step_input_bytes();
   return bytes;
 }
 
 void Stage::allocate(MemoryLedger& ledger, Index extra_scratch) {
   const BytesByOwner bytes = planned_bytes(extra_scratch);
-  memory_.allocate(ledger, saved_bytes(), bytes.at(kScratchOwner));
+  memory_.allocate(ledger, saved_bytes(), bytes.at(kScratchOwner) - time_bytes());
+  if (const Index times = time_bytes(); times > 0) times_ = ledger.take(kScratchOwner, times);
   for (const auto& [owner, taken] : expert_bytes()) {  // they lie among the activations of their slots
     ledger.note(kActivationsOwner, -taken);
     ledger.note(owner, taken);
@@ -297,6 +305,7 @@ void Stage::begin(Exec& ex) {
   ops::fill(ex, loss_sums_, 0);
   if (moe_totals().layers() > 0)
     ops::fill(ex, Tensor(moe_totals().counts.raw(), {moe_totals().bytes() / 8}, DType::f64), 0);
+  if (moe_totals().exposed) ops::fill(ex, moe_totals().exposed, 0);
   if (mode_ == nn::Mode::evaluate) return;
   if (first_replaces_grads()) {
     for (const ParamBuffer& buffer : params().trained()) {
@@ -389,7 +398,9 @@ void Stage::sum_moe_totals(Exec& ex) {
   comm::all_reduce(ex, mesh_.world, moe_totals().numbers, comm::Reduce::sum).wait(ex);
   if (!config_.model.moe.rank_capacity_factor.is_worst_case())
     comm::all_reduce(ex, mesh_.world, moe_totals().overflow.rows(1, 1), comm::Reduce::max).wait(ex);
-  if (moe_totals().echo) comm::all_reduce(ex, mesh_.world, moe_totals().echo, comm::Reduce::sum).wait(ex);
+  if (!moe_totals().echo) return;
+  comm::all_reduce(ex, mesh_.world, moe_totals().echo, comm::Reduce::sum).wait(ex);
+  comm::all_reduce(ex, mesh_.world, moe_totals().exposed, comm::Reduce::max).wait(ex);
 }
 
 Stage::PlanDifference Stage::plan_difference(std::span<const std::int64_t> found) const {

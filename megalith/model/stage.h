@@ -212,6 +212,8 @@ class Stage : public pipeline::Stage {
   Index input_bytes() const;
   /// Totals of MoE layers in this memory; null: tensors without memory, for their size.
   nn::MoeTotals moe_totals_in(std::byte* memory) const;
+  /// Of MoeTotals::exposed. It counts as scratch: equal steps leave other times, so that nothing may compare them.
+  Index time_bytes() const;
   Index step_input_bytes() const;
   /// Writes a microbatch's block: the step states, and the inputs if there is room for them. Adds the terms of its
   /// losses to `counts`.
@@ -251,7 +253,7 @@ class Stage : public pipeline::Stage {
   RouterStates router_states_;
   pipeline::LoweredSchedule train_schedule_, eval_schedule_;
 
-  Buffer inputs_;
+  Buffer inputs_, times_;
   std::vector<ActivationSlot> slots_;
   /// By chunk, then by slot. The launch of a graph skips the host code of a pass, which fills this. So if a microbatch
   /// has its own graphs it also has its own Saved, and evaluations and passes in rounds have others.

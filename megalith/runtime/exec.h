@@ -14,8 +14,8 @@
 namespace megalith {
 
 /// `local`: other ranks have no part in the op, so it can be repeated on the same inputs. `communication`: a call
-/// between ranks. `wait`: waits for such a call.
-enum class OpKind : std::uint8_t { local, communication, wait };
+/// between ranks. `wait`: waits for such a call. `clock`: reads the time, so that each run gives another result.
+enum class OpKind : std::uint8_t { local, communication, wait, clock };
 
 /// The description of an op: enough to plan memory, record a graph, trace, and count bytes.
 struct OpInfo {

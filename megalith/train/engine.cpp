@@ -214,6 +214,8 @@ void Engine::end_step(Index step_in_flight) {
   exec().copy(outcome, memory_.scalars().outcome.raw(), sizeof(ops::StepOutcome));
   if (const Index bytes = stage().moe_totals().bytes(); bytes > 0)
     exec().copy(outcome + kOutcomeBytes, stage().moe_totals().counts.raw(), bytes);
+  if (const Tensor& exposed = stage().moe_totals().exposed; exposed)
+    exec().copy(outcome + kOutcomeBytes + stage().moe_totals().bytes(), exposed.raw(), exposed.bytes());
   under_way_[static_cast<std::size_t>(step_in_flight)].done.record(exec().stream());
 }
 
@@ -240,7 +242,8 @@ void Engine::run_again() {
 }
 
 Index Engine::outcome_bytes() const {
-  return kOutcomeBytes + round_up(memory_.stage().moe_totals().bytes(), kAlignment);
+  const nn::MoeTotals& totals = memory_.stage().moe_totals();
+  return kOutcomeBytes + round_up(totals.bytes() + (totals.exposed ? totals.exposed.bytes() : 0), kAlignment);
 }
 
 LossMeans Engine::means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const {
@@ -256,7 +259,10 @@ LossMeans Engine::means_of(const ops::StepTotals& totals, const ops::StepCounts&
 nn::MoeTotals Engine::totals_in(std::byte* memory) const {
   const nn::MoeTotals& on_device = memory_.stage().moe_totals();
   const auto of_echo = on_device.echo ? nn::EchoTotals::counted : nn::EchoTotals::none;
-  return nn::MoeTotals::in(memory, on_device.layers(), on_device.layers() == 0 ? 0 : on_device.num_experts(), of_echo);
+  nn::MoeTotals totals =
+      nn::MoeTotals::in(memory, on_device.layers(), on_device.layers() == 0 ? 0 : on_device.num_experts(), of_echo);
+  if (on_device.exposed) totals.exposed = {memory + totals.bytes(), on_device.exposed.shape(), DType::f64};
+  return totals;
 }
 
 MoeReport Engine::read_moe(std::byte* totals) const {

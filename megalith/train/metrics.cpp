@@ -109,7 +109,8 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
                                                         {"clones", static_cast<double>(load.echo->clones)},
                                                         {"wanted", static_cast<double>(load.echo->wanted)},
                                                         {"dropped", static_cast<double>(load.echo->dropped)},
-                                                        {"bytes", load.echo->bytes}};
+                                                        {"bytes", load.echo->bytes},
+                                                        {"exposed_us", load.echo->exposed_us}};
       for (const auto& [name, value] : numbers) all.push_back({str(layer, "echo/", name), value});
     }
     if (!moe.has_bias) continue;

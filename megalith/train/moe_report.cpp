@@ -55,7 +55,7 @@ std::optional<EchoLoad> echo_of(const double* totals) {
 std::string json_of(const EchoLoad& load) {
   return str("{\"before\":", exact(load.before), ",\"after\":", exact(load.after), ",\"moved\":", load.moved,
              ",\"clones\":", load.clones, ",\"wanted\":", load.wanted, ",\"dropped\":", load.dropped,
-             ",\"bytes\":", exact(load.bytes), '}');
+             ",\"bytes\":", exact(load.bytes), ",\"exposed_us\":", exact(load.exposed_us), '}');
 }
 
 std::string json_of(const ExpertLoad& load, bool has_bias) {
@@ -111,6 +111,7 @@ MoeReport moe_report(const nn::MoeTotals& totals, const std::vector<Index>& laye
     report.aux_loss += numbers[0] / tokens;
     report.z_loss += numbers[1] / tokens;
     if (totals.echo) load.echo = echo_of(totals.of_echo(row).data<double>());
+    if (totals.exposed) load.echo->exposed_us = totals.exposed.data<double>()[row];
     load.bias_min = numbers[2];
     load.bias_max = numbers[3];
     report.layers.push_back(std::move(load));

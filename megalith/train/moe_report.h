@@ -18,6 +18,7 @@ struct EchoLoad {
   Index dropped = 0;             ///< pairs that were to move and stayed home
   Index wanted = 0;              ///< slots of a rank that would suffice in all plans
   double bytes = 0;              ///< of clones' weights and gradients, sent between ranks
+  double exposed_us = 0;         ///< for which transfers of clones keep a rank waiting, where that is longest
 };
 
 /// Bytes of a clone's weights and gradients on their ways in a microbatch.

@@ -1,12 +1,16 @@
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <thread>
 
+#include "megalith/base/clock.h"
 #include "megalith/ops/adamw.h"
 #include "megalith/ops/cross_entropy.h"
+#include "megalith/ops/elapsed.h"
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/embedding.h"
 #include "megalith/ops/step_end.h"
@@ -343,6 +347,33 @@ TEST_P(DeviceOps, DecidesStepsAsTheOracleDoes) {
     EXPECT_NEAR(got.learning_rate, want.learning_rate, 1e-15);
     EXPECT_NEAR(got.factor, want.factor, 1e-15 * want.factor);
   }
+}
+
+// Of what lies between a start and its end, not of what lies between two of these.
+TEST_P(DeviceOps, ElapsedTimesAddUp) {
+  constexpr auto kSlept = std::chrono::milliseconds(3);
+  Exec& ex = t().tested();
+  const Tensor begin = ex.tensor({1}, DType::i64), sum = ex.tensor({1}, DType::f64);
+  const auto sleep = [&] {
+    ex.synchronize();
+    std::this_thread::sleep_for(kSlept);
+  };
+  const auto measured_us = [&](int times) {
+    fill(ex, sum, 0);
+    const double from_s = monotonic_s();
+    for (int i = 0; i < times; ++i) {
+      start_clock(ex, begin);
+      sleep();
+      add_elapsed(ex, begin, sum);
+      sleep();
+    }
+    double us = 0;
+    ex.copy(&us, sum.raw(), sizeof us);
+    ex.synchronize();
+    EXPECT_LE(us * 1e-6, monotonic_s() - from_s - times * 2.99e-3) << "clocks of host and device differ a little";
+    return us;
+  };
+  for (const int times : {1, 4}) EXPECT_GE(measured_us(times), times * 2990);
 }
 
 }  // namespace

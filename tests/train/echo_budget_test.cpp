@@ -82,8 +82,8 @@ EchoBudgetRun budget_run(const config::RunPlan& plan, nn::RouterDecisions* decis
         if (world.rank() != world.size() - 1) continue;
         run.losses.push_back(report.loss);
         run.norms.push_back(report.grad_norm);
-        // The bytes differ by the way in which weights move.
-        run.loads.push_back(std::regex_replace(report.moe.json(), std::regex("\"bytes\":[0-9.]+"), ""));
+        // The bytes differ by the way in which weights move, and times in any case.
+        run.loads.push_back(std::regex_replace(report.moe.json(), std::regex("\"(bytes|exposed_us)\":[0-9.e+-]+"), ""));
         run.reruns.push_back(report.rerun);
         run.reports.push_back(report.moe);
       }

@@ -12,7 +12,7 @@
 #include "tests/comm/wrapped_world.h"
 #include "tests/io/temp_dir.h"
 #include "tests/support/count_allocations.h"
-#include "tests/train/moe_run.h"
+#include "tests/train/echo_run.h"
 #include "tests/train/recompute_modes.h"
 #include "tests/train/resumed_run.h"
 
@@ -20,42 +20,14 @@ namespace megalith {
 namespace {
 
 using nn::SequenceParallel;
-using support::moe_config;
+using support::echo_config;
+using support::EchoWay;
+using support::kSkew;
+using support::kSkewed;
 using support::MoeGrid;
 using support::MoeModel;
 using support::relative_error;
 using support::RunRecord;
-
-/// A router that prefers the first experts a little: ranks differ in load, and a clone takes a part of its expert's
-/// pairs.
-constexpr double kSkew = 0.04;
-const MoeModel kSkewed{"Skewed", [](config::RunConfig& c) { c.moe.router_skew = kSkew; }};
-
-/// ECHO as a recipe sets it.
-struct EchoWay {
-  std::string weights = "keep", backend = "auto", dispatcher = "auto", balance = "greedy";
-  bool overlap = true;
-  Index slots = 3;
-  std::string name() const {
-    return str(weights, ' ', backend, ' ', dispatcher, ' ', balance, overlap ? "" : " without overlap", ", slots ",
-               slots);
-  }
-};
-
-config::RunConfig echo_config(const MoeGrid& grid, const MoeModel& model, const EchoWay& way, Index steps,
-                              const std::string& precision = "fp64") {
-  config::RunConfig recipe = moe_config(grid, model, precision, steps);
-  recipe.moe.dispatcher = way.dispatcher;
-  recipe.moe.echo = {.slots = way.slots,
-                     .min_pairs = 0,
-                     .check_plan = 1,
-                     .balance = way.balance,
-                     .weights = way.weights,
-                     .backend = way.backend,
-                     .overlap = way.overlap};
-  if (way.slots == 0) recipe.moe.echo = {};
-  return recipe;
-}
 
 /// A run of a recipe.
 struct TrainedRun : RunRecord {
@@ -472,49 +444,6 @@ TEST(EchoTraining, TwoHundredStepsStayWithinAThousandthOfPlainOnes) {
     EXPECT_LT(want.losses.back(), want.losses.front() * 0.98) << "it learns";
     for (std::size_t step = 0; step < 200; ++step)
       EXPECT_NEAR(got.losses[step], want.losses[step], 1e-3 * want.losses[step]) << precision << ", step " << step;
-  }
-}
-
-/// Loads and clones of a step, of layers' totals over all ranks.
-TEST(EchoTraining, ReportsLoadsBeforeAndAfter) {
-  for (const MoeGrid& grid : {MoeGrid{2, 1, 1, 2, 1}, MoeGrid{4, 2, 1, 2, 2}, MoeGrid{4, 2, 1, 2, 1}}) {
-    SCOPED_TRACE(grid.name());
-    config::RunConfig recipe = echo_config(grid, kSkewed, {}, 1);
-    recipe.moe.pattern = "dm";
-    const config::RunPlan plan = config::resolve(recipe);
-    train::StepReport report;
-    comm::run_ranks(grid.ranks, [&](comm::World& world) {
-      train::Engine engine(world, plan);
-      engine.allocate();
-      const train::StepReport one = engine.step(support::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
-      if (world.rank() == 0) report = one;
-    });
-    ASSERT_EQ(report.moe.layers.size(), 2u);
-    for (const train::ExpertLoad& load : report.moe.layers) {
-      ASSERT_TRUE(load.echo.has_value());
-      EXPECT_GT(load.echo->before, 1.1);
-      EXPECT_GE(load.echo->after, 1.0);
-      EXPECT_LT(load.echo->after, 1.02) << "three slots suffice";
-      EXPECT_GT(load.echo->clones, 0);
-      EXPECT_GT(load.echo->moved, load.echo->clones);
-      EXPECT_LT(load.echo->moved, load.choices);
-      EXPECT_EQ(load.echo->dropped, 0);
-      EXPECT_GE(load.echo->wanted, 1);
-      EXPECT_LE(load.echo->wanted, 3);
-      // Weights and gradients of [2 F, H] and [H, F] in f64.
-      const Index numbers = 3 * 12 / grid.etp * plan.model.hidden_size;
-      EXPECT_EQ(load.echo->bytes, static_cast<double>(load.echo->clones * numbers * 16));
-    }
-    EXPECT_THAT(report.moe.json(), ::testing::HasSubstr("\"echo\":{\"before\":"));
-    const auto ranks = report.moe.worst_ranks();
-    ASSERT_TRUE(ranks.has_value());
-    double before = 0, after = 0;
-    for (const train::ExpertLoad& load : report.moe.layers) {
-      before = std::max(before, load.echo->before);
-      after = std::max(after, load.echo->after);
-    }
-    EXPECT_EQ(ranks->before, before);
-    EXPECT_EQ(ranks->after, after);
   }
 }
 

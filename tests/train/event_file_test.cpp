@@ -110,17 +110,24 @@ TEST(EventFile, HasTheSameNumbersOfExpertsAsTheLogOfMetrics) {
   load.layer = 3, load.max_over_mean = 1.5, load.p95_over_mean = 1.25;
   load.hottest = {{5, 0.5}, {2, 0.25}};
   load.empty = 1, load.choices = 64, load.dropped = 2;
-  load.echo = {.before = 2.5, .after = 1.125, .moved = 40, .clones = 3, .dropped = 7, .wanted = 4, .bytes = 1e9};
+  load.echo = {.before = 2.5,
+               .after = 1.125,
+               .moved = 40,
+               .clones = 3,
+               .dropped = 7,
+               .wanted = 4,
+               .bytes = 1e9,
+               .exposed_us = 42.5};
   metrics.result.moe.layers = {load};
   std::map<std::string, double> found;
   for (const Scalar& scalar : scalars_of(metrics)) found[scalar.tag] = scalar.value;
   const std::map<std::string, double> want = {
-      {"max_over_mean", 1.5},   {"p95_over_mean", 1.25}, {"empty", 1},
-      {"choices", 64},          {"dropped", 2},          {"hottest_1_expert", 5},
-      {"hottest_1_share", 0.5}, {"hottest_2_expert", 2}, {"hottest_2_share", 0.25},
-      {"echo/before", 2.5},     {"echo/after", 1.125},   {"echo/moved", 40},
-      {"echo/clones", 3},       {"echo/dropped", 7},     {"echo/wanted", 4},
-      {"echo/bytes", 1e9}};
+      {"max_over_mean", 1.5},   {"p95_over_mean", 1.25},  {"empty", 1},
+      {"choices", 64},          {"dropped", 2},           {"hottest_1_expert", 5},
+      {"hottest_1_share", 0.5}, {"hottest_2_expert", 2},  {"hottest_2_share", 0.25},
+      {"echo/before", 2.5},     {"echo/after", 1.125},    {"echo/moved", 40},
+      {"echo/clones", 3},       {"echo/dropped", 7},      {"echo/wanted", 4},
+      {"echo/bytes", 1e9},      {"echo/exposed_us", 42.5}};
   for (const auto& [name, value] : want) EXPECT_EQ(found.at("moe/layer_3/" + name), value) << name;
   metrics.result.moe.layers[0].echo.reset();
   for (const Scalar& scalar : scalars_of(metrics)) EXPECT_EQ(scalar.tag.find("/echo/"), std::string::npos);

@@ -12,6 +12,8 @@ namespace {
 class PeerTransport final : public CloneTransport {
  public:
   using CloneTransport::CloneTransport;
+  /// On a GPU the rows move in the group's own stream.
+  bool starts_take_time(Device device) const override { return device == Device::cpu; }
 
   void start_weights(Exec& ex, const Tensor& weights, const PlannedClones& clones, const Tensor& slots,
                      CloneTransfer& transfer) const override {

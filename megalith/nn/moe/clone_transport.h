@@ -31,6 +31,8 @@ class CloneTransport {
   virtual ~CloneTransport() = default;
   /// Whether the host must know PlannedClones::sends and receives.
   virtual bool needs_host_sizes() const { return false; }
+  /// Whether the start of a transfer takes the caller's stream time.
+  virtual bool starts_take_time(Device) const { return true; }
 
   virtual void start_weights(Exec& ex, const Tensor& weights, const PlannedClones& clones, const Tensor& slots,
                              CloneTransfer& transfer) const = 0;

@@ -9,6 +9,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/nn/moe/moe_step.h"
+#include "megalith/ops/elapsed.h"
 
 namespace megalith::nn {
 namespace {
@@ -53,6 +54,16 @@ std::string differing_ranks(std::span<const std::int64_t> hashes, std::span<cons
   return str(ranks, "; the plan of most ranks is ", hex64(static_cast<std::uint64_t>(most->first)));
 }
 
+/// Runs ops(), whose time adds to `sum` [1] f64, in us. Undefined: only runs them.
+template <class Ops>
+void measured(Exec& ex, const Tensor& sum, Ops&& ops) {
+  if (!sum) return ops();
+  const Tensor begin = ex.tensor({1}, DType::i64);
+  ops::start_clock(ex, begin);
+  ops();
+  ops::add_elapsed(ex, begin, sum);
+}
+
 }  // namespace
 
 EchoPass::EchoPass(const Echo& echo, Index ranks, Index slots) : echo_(&echo), src_on_host_(ranks * slots) {
@@ -76,8 +87,10 @@ Tensor EchoPass::grads(Exec& ex, ExpertMatrix matrix) {
 void EchoPass::grads_written(Exec& ex, ExpertMatrix matrix) {
   if (rounds_) return;
   Slots& slots = of(matrix);
-  echo_->transport_->start_grads(ex, as_rows(slots.grads), clones_, as_rows(echo_->experts_.grads(matrix)),
-                                 slots.leaving);
+  echo_->start_measured(ex, *this, [&] {
+    echo_->transport_->start_grads(ex, as_rows(slots.grads), clones_, as_rows(echo_->experts_.grads(matrix)),
+                                   slots.leaving);
+  });
   slots.leaves = true;
   if (!echo_->config_.overlap) echo_->finish_grads(ex, matrix, *this);
 }
@@ -120,6 +133,9 @@ std::unique_ptr<EchoPass> Echo::make_pass() const {
 
 RoutedPairs Echo::plan(Exec& ex, const Microbatch& microbatch, const Tensor& choices, EchoPass& pass) const {
   const Index ranks = group_.size(), rows = choices.dim(0), top_k = choices.dim(1);
+  pass.exposed_ = microbatch.mode == Mode::train && microbatch.moe != nullptr
+                      ? microbatch.moe->totals.exposed_in(layer_)
+                      : Tensor();
   const Tensor all = ex.tensor({ranks, rows, top_k}, DType::i32);
   comm::all_gather(ex, group_, choices.reshaped({1, rows, top_k}), all).wait(ex);
   const Tensor counts = ex.tensor({ranks, num_experts_}, DType::i32);
@@ -156,6 +172,7 @@ RoutedPairs Echo::repeat(const EchoPass& first, EchoPass& again) const {
   again.plan_ = first.plan_;
   again.columns_ = first.columns_;
   again.clones_ = first.clones_;
+  again.exposed_ = first.exposed_;
   return choices_of(again);
 }
 
@@ -193,6 +210,11 @@ void Echo::compare_plans(Exec& ex, const Microbatch& microbatch, const Tensor& c
                              .layer = ex.call_site().layer});
 }
 
+template <class Start>
+void Echo::start_measured(Exec& ex, const EchoPass& pass, Start&& start) const {
+  measured(ex, transport_->starts_take_time(ex.device()) ? pass.exposed_ : Tensor(), std::forward<Start>(start));
+}
+
 void Echo::set_host_sizes(Exec& ex, EchoPass& pass) const {
   std::vector<Index>&sends = pass.clones_.sends, &receives = pass.clones_.receives;
   std::ranges::fill(sends, 0);
@@ -219,7 +241,7 @@ void Echo::set_host_sizes(Exec& ex, EchoPass& pass) const {
 }
 
 void Echo::start_weights(Exec& ex, EchoPass& pass) const {
-  if (transport_->needs_host_sizes()) set_host_sizes(ex, pass);
+  if (transport_->needs_host_sizes()) start_measured(ex, pass, [&] { set_host_sizes(ex, pass); });
   for (const ExpertMatrix matrix : kMatrices) start_weights(ex, matrix, pass);
 }
 
@@ -232,7 +254,9 @@ void Echo::start_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const {
   EchoPass::Slots& slots = pass.of(matrix);
   const Tensor of_experts = experts_.weights(matrix);
   ex.owned_by(kSlotsOwner, [&] { slots.weights = ex.tensor(in_slots(of_experts, config_.slots), of_experts.dtype()); });
-  transport_->start_weights(ex, as_rows(of_experts), pass.clones_, as_rows(slots.weights), slots.arriving);
+  start_measured(ex, pass, [&] {
+    transport_->start_weights(ex, as_rows(of_experts), pass.clones_, as_rows(slots.weights), slots.arriving);
+  });
   slots.arrives = true;
   if (!config_.overlap) finish_weights(ex, matrix, pass);
 }
@@ -240,7 +264,8 @@ void Echo::start_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const {
 void Echo::finish_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const {
   EchoPass::Slots& slots = pass.of(matrix);
   if (!std::exchange(slots.arrives, false)) return;
-  transport_->finish_weights(ex, pass.clones_, as_rows(slots.weights), slots.arriving);
+  measured(ex, pass.exposed_,
+           [&] { transport_->finish_weights(ex, pass.clones_, as_rows(slots.weights), slots.arriving); });
 }
 
 void Echo::finish_grads(Exec& ex, EchoPass& pass) const {
@@ -250,7 +275,8 @@ void Echo::finish_grads(Exec& ex, EchoPass& pass) const {
 void Echo::finish_grads(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const {
   EchoPass::Slots& slots = pass.of(matrix);
   if (!std::exchange(slots.leaves, false)) return;
-  transport_->finish_grads(ex, pass.clones_, as_rows(experts_.grads(matrix)), slots.leaving);
+  measured(ex, pass.exposed_,
+           [&] { transport_->finish_grads(ex, pass.clones_, as_rows(experts_.grads(matrix)), slots.leaving); });
 }
 
 std::string describe_plan_difference(const comm::Group& group, std::span<const std::int64_t> difference,

@@ -41,6 +41,7 @@ class EchoPass final : public ExpertClones {
   Tensor columns_;  ///< [R, n, K], of the choices of all ranks
   PlannedClones clones_;
   HostNumbers src_on_host_;  ///< [R S]
+  Tensor exposed_;           ///< MoeTotals::exposed of the layer; undefined: not measured
   std::array<Slots, 2> slots_;
   std::optional<Rounds> rounds_;  ///< under way
 };
@@ -85,6 +86,9 @@ class Echo {
   /// The steps between comparisons of plans; 0: none.
   Index compared_every(const Exec& ex, const Microbatch& microbatch) const;
   void compare_plans(Exec& ex, const Microbatch& microbatch, const Tensor& choices, EchoPass& pass) const;
+  /// Runs start(), which starts a transfer, and counts the time that it takes this stream.
+  template <class Start>
+  void start_measured(Exec& ex, const EchoPass& pass, Start&& start) const;
   void set_host_sizes(Exec& ex, EchoPass& pass) const;
   void start_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const;
   void finish_weights(Exec& ex, ExpertMatrix matrix, EchoPass& pass) const;

@@ -19,10 +19,13 @@ struct MoeTotals {
   /// [ops::kPlanDifference] i64, of this rank alone, in evaluations too: the first plans of clones that differ. With
   /// `echo`.
   Tensor plans;
+  /// [layers] f64: us for which transfers of clones keep this rank waiting. In memory of its own, as equal steps take
+  /// other times; undefined: not measured.
+  Tensor exposed;
 
   Tensor overflow;  ///< [2] i64, of all layers here: ops::LimitRows::overflow
 
-  /// All lie in one run of memory, of which all bits 0 are nothing added yet.
+  /// All but `exposed` lie in one run of memory, of which all bits 0 are nothing added yet.
   static MoeTotals in(std::byte* memory, Index layers, Index num_experts, EchoTotals of_echo = EchoTotals::none) {
     if (layers == 0) return {};
     const Index counts = layers * (num_experts + 1) * 8, numbers = layers * kNumbers * 8;
@@ -49,6 +52,7 @@ struct MoeTotals {
   Tensor load_loss(Index layer) const { return numbers.rows(layer, 1).reshaped({kNumbers}).rows(0, 1); }
   Tensor z_loss(Index layer) const { return numbers.rows(layer, 1).reshaped({kNumbers}).rows(1, 1); }
   Tensor of_echo(Index layer) const { return echo.rows(layer, 1).reshaped({ops::kEchoTotals}); }
+  Tensor exposed_in(Index layer) const { return exposed ? exposed.rows(layer, 1) : Tensor(); }
   Tensor bias_range(Index layer) const { return numbers.rows(layer, 1).reshaped({kNumbers}).rows(2, 2); }
 };
 
