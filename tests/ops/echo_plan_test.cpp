@@ -318,6 +318,16 @@ TEST(EchoPlan, NamesWhatDoesNotFit) {
             "[plan_echo.plan.take] shape = [2, 3]: must be [2, 2]");
 }
 
+/// In other steps it keeps its bits.
+TEST(EchoPlan, HashesInTheStepsThatCompare) {
+  const EchoCase of = random_echo_case(3);
+  const auto want = static_cast<std::int64_t>(planned_echo(of).hash);
+  for (std::uint64_t step = 0; step < 7; ++step) {
+    EXPECT_EQ(hash_in_step(of, Device::cpu, step, 3, 77), step % 3 == 0 ? want : 77) << "step " << step;
+    EXPECT_EQ(hash_in_step(of, Device::cpu, step, 1, 77), want);
+  }
+}
+
 /// Neither a hash nor the stages are needed: the other results are the same.
 TEST(EchoPlan, HashAndStagesCanBeLeftAway) {
   Exec ex;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megalith/base/hash.h"
+#include "megalith/runtime/step_state.h"
 
 namespace megalith::ops {
 namespace {
@@ -83,6 +84,25 @@ PlannedEcho planned_echo(const EchoCase& of, Device device) {
           .moves = ints_of(stages.moves),
           .breadth = ints_of(stages.breadth),
           .room = ints_of(stages.room)};
+}
+
+std::int64_t hash_in_step(const EchoCase& of, Device device, std::uint64_t step, Index every, std::int64_t before) {
+  Exec ex(device);
+  const auto on_device = [&](const void* from, const Shape& shape, DType dtype) {
+    const Tensor to = ex.tensor(shape, dtype);
+    ex.copy(to.raw(), from, to.bytes());
+    return to;
+  };
+  const StepState state{.step = step};
+  EchoPlan plan = make_echo_plan(ex, of.ranks, of.experts, of.slots);
+  plan.hash = on_device(&before, {1}, DType::i64);
+  plan_echo(ex, {.counts = on_device(of.counts.data(), {of.ranks, of.experts}, DType::i32),
+                 .plan = plan,
+                 .balance = of.balance,
+                 .min_pairs = of.min_pairs,
+                 .step_state = on_device(&state, {sizeof state}, DType::u8),
+                 .hash_every = every});
+  return numbers_in<std::int64_t>(ex, plan.hash)[0];
 }
 
 }  // namespace megalith::ops

@@ -36,4 +36,7 @@ struct PlannedEcho {
 /// Runs the op. All tensors are full of NaN bytes before.
 PlannedEcho planned_echo(const EchoCase& of, Device device = Device::cpu);
 
+/// The hash that held `before`, after plans are hashed every so many steps and this is one of them or not.
+std::int64_t hash_in_step(const EchoCase& of, Device device, std::uint64_t step, Index every, std::int64_t before);
+
 }  // namespace megalith::ops

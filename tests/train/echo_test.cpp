@@ -383,17 +383,25 @@ TEST(EchoTraining, ProcessesSendClonesAndRefuseToReadThem) {
   }
 }
 
-/// Rank 2 sees other choices than the other ranks, from a step on.
+/// Rank 2 sees other choices than the other ranks, from a step on. With compared plans no rank reads a row then.
 class MisreadingChannel final : public comm::ForwardingChannel {
  public:
   using ForwardingChannel::ForwardingChannel;
+  static inline bool is_compared = true;
+
   comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream stream) override {
     const comm::Ticket ticket = inner().all_gather(call, in, out, stream);
-    if (name() == "etp-ep" && call.dtype == DType::i32 && world_rank() == 2 && gathers_++ >= kFirst) {
-      auto* const choices = static_cast<std::int32_t*>(out);
-      for (int i = 0; i < 16; ++i) choices[i] = 7;
-    }
+    if (name() != "etp-ep" || call.dtype != DType::i32) return ticket;
+    if (++gathers_ <= kFirst || world_rank() != 2) return ticket;
+    auto* const choices = static_cast<std::int32_t*>(out);
+    for (int i = 0; i < 16; ++i) choices[i] = 7;
     return ticket;
+  }
+  comm::Ticket gather_rows(const comm::Call& call, const comm::GatherRows& args, Stream stream) override {
+    if (gathers_ > kFirst && is_compared) {
+      EXPECT_EQ(args.pulls.counts.data<std::int32_t>()[0], 0) << "rows that move";
+    }
+    return inner().gather_rows(call, args, stream);
   }
 
  private:
@@ -401,11 +409,13 @@ class MisreadingChannel final : public comm::ForwardingChannel {
   int gathers_ = 0;
 };
 
-/// "": no rank notices. Otherwise all do when the step ends, and no parameter has changed.
-std::string failure_of_misread_run(Index check_plan) {
+/// Of a second step, or of an evaluation after the first one. "": no rank notices. Otherwise all do at its end, and no
+/// parameter has changed.
+std::string failure_of_misread_run(Index check_plan, nn::Mode mode = nn::Mode::train) {
   config::RunConfig recipe = echo_config({4, 1, 1, 4, 1}, kSkewed, {}, 2);
   recipe.moe.echo.check_plan = check_plan;
   const config::RunPlan plan = config::resolve(recipe);
+  MisreadingChannel::is_compared = mode == nn::Mode::evaluate || check_plan == 1;
   std::array<std::string, 4> errors;
   comm::run_ranks(4, [&](comm::World& world) {
     comm::WrappedWorld<MisreadingChannel> wrapped(world);
@@ -414,7 +424,10 @@ std::string failure_of_misread_run(Index check_plan) {
     const support::HashedBatches source(plan.model.vocab_size);
     engine.step(source, {}, train::Stop::no);
     try {
-      engine.step(source, {1, plan.train.global_batch}, train::Stop::no);
+      if (mode == nn::Mode::evaluate)
+        engine.evaluate(source, plan.train.global_batch);
+      else
+        engine.step(source, {1, plan.train.global_batch}, train::Stop::no);
     } catch (const CollectiveError& error) {
       EXPECT_EQ(error.code(), ExitCode::collective);
       EXPECT_EQ(engine.optimizer_state().updates, 1);
@@ -430,6 +443,9 @@ TEST(EchoTraining, RanksWithAnotherPlanAreNamedBeforeRowsMove) {
               ::testing::ContainsRegex("\\[echo\\] group etp-ep, chunk 0, microbatch 0, layer 0: the plan of clones "
                                        "differs on ranks 2 \\([0-9a-f]+\\); the plan of most ranks is [0-9a-f]+: all .*"
                                        "Parameters stay those of step 1"));
+  EXPECT_THAT(failure_of_misread_run(2, nn::Mode::evaluate),
+              ::testing::ContainsRegex("group etp-ep, chunk 0, microbatch 0, layer 0: the plan of clones differs on "
+                                       "ranks 2 .* It was found in an evaluation"));
   if (build::is_debug) GTEST_SKIP() << "debug builds compare in every step";
   EXPECT_EQ(failure_of_misread_run(2), "") << "steps 1, 3, ... are compared";
 }
