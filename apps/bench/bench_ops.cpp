@@ -29,9 +29,10 @@ namespace {
 
 /// The GEMMs of a Transformer layer and of the head: forward, and both gradients.
 void bench_gemm(const OpsBench& o) {
+  if (!o.kernels.empty() && (o.precision != "fp8" || o.device != "cuda"))
+    throw ConfigError("--kernel: is for --precision fp8 --device cuda; a CPU has one kernel");
   if (o.precision == "fp8") return bench_fp8(o);
   if (!o.models.empty()) throw ConfigError("--model: is for --precision fp8; give --hidden and --tokens instead");
-  if (!o.kernels.empty()) throw ConfigError("--kernel: is for --precision fp8");
   OpsRunner bench(o);
   bench.measure_roofs();
   Exec& ex = bench.ex();

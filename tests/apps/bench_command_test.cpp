@@ -235,6 +235,9 @@ TEST(BenchCommand, GemmComparesFp8WithBf16) {
   const Finished refused = run_shell("megalith bench gemm --model llama-1b");
   EXPECT_EQ(refused.code, 64);
   EXPECT_THAT(refused.err, testing::HasSubstr("--model: is for --precision fp8"));
+  const Finished one_kernel = run_shell(command + " --kernel own");
+  EXPECT_EQ(one_kernel.code, 64);
+  EXPECT_THAT(one_kernel.err, testing::HasSubstr("--kernel: is for --precision fp8 --device cuda"));
 }
 
 TEST(BenchCommand, StepTellsTheHostsTimeForAStepFromGraphs) {
