@@ -383,39 +383,42 @@ TEST(EchoTraining, ProcessesSendClonesAndRefuseToReadThem) {
   }
 }
 
-/// Rank 2 sees other choices than the other ranks, from a step on. With compared plans no rank reads a row then.
+/// Rank 2 sees other choices than the other ranks, from some plan on.
 class MisreadingChannel final : public comm::ForwardingChannel {
  public:
   using ForwardingChannel::ForwardingChannel;
-  static inline bool is_compared = true;
+  static constexpr int kPlansOfStep = 4 * 2;  ///< layers, microbatches of a rank
+  static inline bool moves_rows = true;       ///< false: no rank may read a row from that plan on
+  static inline int right_plans = 0;          ///< those before it
 
   comm::Ticket all_gather(const comm::Call& call, const void* in, void* out, Stream stream) override {
     const comm::Ticket ticket = inner().all_gather(call, in, out, stream);
     if (name() != "etp-ep" || call.dtype != DType::i32) return ticket;
-    if (++gathers_ <= kFirst || world_rank() != 2) return ticket;
+    if (++gathers_ <= right_plans || world_rank() != 2) return ticket;
     auto* const choices = static_cast<std::int32_t*>(out);
     for (int i = 0; i < 16; ++i) choices[i] = 7;
     return ticket;
   }
   comm::Ticket gather_rows(const comm::Call& call, const comm::GatherRows& args, Stream stream) override {
-    if (gathers_ > kFirst && is_compared) {
+    if (gathers_ > right_plans && !moves_rows) {
       EXPECT_EQ(args.pulls.counts.data<std::int32_t>()[0], 0) << "rows that move";
     }
     return inner().gather_rows(call, args, stream);
   }
 
  private:
-  static constexpr int kFirst = 4 * 2;  ///< layers, microbatches of a rank: step 2
   int gathers_ = 0;
 };
 
 /// Of a second step, or of an evaluation after the first one. "": no rank notices. Otherwise all do at its end, and no
 /// parameter has changed.
-std::string failure_of_misread_run(Index check_plan, nn::Mode mode = nn::Mode::train) {
+std::string failure_of_misread_run(Index check_plan, nn::Mode mode = nn::Mode::train, int right_plans_in_step = 0) {
   config::RunConfig recipe = echo_config({4, 1, 1, 4, 1}, kSkewed, {}, 2);
   recipe.moe.echo.check_plan = check_plan;
   const config::RunPlan plan = config::resolve(recipe);
-  MisreadingChannel::is_compared = mode == nn::Mode::evaluate || check_plan == 1;
+  MisreadingChannel::right_plans = MisreadingChannel::kPlansOfStep + right_plans_in_step;
+  // Backward passes read rows of the right plans of their step.
+  MisreadingChannel::moves_rows = right_plans_in_step > 0 || (mode == nn::Mode::train && check_plan > 1);
   std::array<std::string, 4> errors;
   comm::run_ranks(4, [&](comm::World& world) {
     comm::WrappedWorld<MisreadingChannel> wrapped(world);
@@ -443,6 +446,8 @@ TEST(EchoTraining, RanksWithAnotherPlanAreNamedBeforeRowsMove) {
               ::testing::ContainsRegex("\\[echo\\] group etp-ep, chunk 0, microbatch 0, layer 0: the plan of clones "
                                        "differs on ranks 2 \\([0-9a-f]+\\); the plan of most ranks is [0-9a-f]+: all .*"
                                        "Parameters stay those of step 1"));
+  EXPECT_THAT(failure_of_misread_run(1, nn::Mode::train, 4 + 2),
+              ::testing::HasSubstr("chunk 0, microbatch 1, layer 2: the plan of clones differs on ranks 2 ("));
   EXPECT_THAT(failure_of_misread_run(2, nn::Mode::evaluate),
               ::testing::ContainsRegex("group etp-ep, chunk 0, microbatch 0, layer 0: the plan of clones differs on "
                                        "ranks 2 .* It was found in an evaluation"));
