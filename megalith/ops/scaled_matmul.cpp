@@ -22,8 +22,7 @@ void check_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
 }  // namespace
 
 std::string_view name_of(ScaledKernel kernel) {
-  constexpr std::array<std::string_view, kScaledKernels> kNames = {
-      "chosen", "library", "own", "128", "128-overlapped", "192", "192-deep", "192-overlapped", "192-alone", "256"};
+  constexpr std::array<std::string_view, kScaledKernels> kNames = {"chosen", "library", "own", "128", "192"};
   return kNames.at(static_cast<std::size_t>(kernel));
 }
 

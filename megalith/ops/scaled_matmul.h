@@ -7,25 +7,13 @@
 
 namespace megalith::ops {
 
-/// What computes scaled_matmul() on a GPU. library: cuBLASLt's block scaling. own: our kernel for Hopper, in the form
-/// that is expected to be the fastest for M and N. chosen: the library, and our kernel where the library has none.
-/// The rest are forms of ours, for benchmarks. They are named by the columns of a tile. deep: one more stage of
-/// operands, and less memory to store from. overlapped: a warp group adds one product while its next one is made.
-/// alone: no clusters of thread blocks. All forms give the same bits, in any number of rows.
-enum class ScaledKernel : std::uint8_t {
-  chosen,
-  library,
-  own,
-  tiles_128,
-  tiles_128_overlapped,
-  tiles_192,
-  tiles_192_deep,
-  tiles_192_overlapped,
-  tiles_192_alone,
-  tiles_256,
-};
-inline constexpr int kScaledKernels = 10;
-/// "chosen", "library", "own", "128", "128-overlapped", ...
+/// What computes scaled_matmul() on a GPU. library: cuBLASLt's block scaling, by its first choice unless another
+/// algorithm was chosen. own: our kernel for Hopper, in the form that is expected to be the faster one. The last two
+/// are its forms, by the columns of a tile. chosen: one of all these, as for any GEMM (gemm_chooser.h). Both forms give
+/// the same bits, in any number of rows.
+enum class ScaledKernel : std::uint8_t { chosen, library, own, tiles_128, tiles_192 };
+inline constexpr int kScaledKernels = 5;
+/// "chosen", "library", "own", "128", "192"
 std::string_view name_of(ScaledKernel kernel);
 
 /// c = a b^T, or c += with Write::accumulate, of matrices in E4M3. With op = scaled_matmul:

@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/ops/gemm_chooser.h"
 #include "megalith/ops/matmul.h"
+#include "megalith/ops/scaled_matmul.h"
 #include "megalith/train/saver.h"
 
 #include "tests/io/temp_dir.h"
@@ -118,6 +119,41 @@ TEST(GpuGemms, TimingUsesTheScratchItIsGivenAndNoOtherMemory) {
   const auto is_set = [](std::byte byte) { return byte != std::byte{0}; };
   EXPECT_TRUE(std::any_of(bytes.begin(), bytes.begin() + kBytes, is_set));
   EXPECT_TRUE(std::all_of(bytes.begin() + kBytes, bytes.end(), [](std::byte byte) { return byte == std::byte{0xa5}; }));
+}
+
+// A table may name our kernel for operands in E4M3, and then it runs.
+TEST(GpuGemms, OurFp8KernelIsAmongTheAlgorithms) {
+  MEGALITH_NEEDS_GPUS(1);
+  if (device::gpus().front().capability != "9.0") GTEST_SKIP() << "needs a Hopper GPU";
+  constexpr Index kRows = 516, kColumns = 392, kDepth = 656;
+  support::Twins twins(Device::cuda, DType::bf16);
+  Exec& ex = twins.tested();
+  const ops::Operand a = ops::make_operand(ex, kRows, kDepth, ops::ScaleBlocks::vectors),
+                     b = ops::make_operand(ex, kColumns, kDepth, ops::ScaleBlocks::squares);
+  ops::quantise(ex, {.x = twins.in({kRows, kDepth}, 1).tested, .straight = a});
+  ops::quantise(ex, {.x = twins.in({kColumns, kDepth}, 2).tested, .straight = b});
+  const auto run = [&](ops::ScaledKernel kernel) {
+    const Tensor c = twins.out({kRows, kColumns}).tested;
+    ops::scaled_matmul(ex, {.a = a, .b = b, .c = c, .kernel = kernel});
+    return support::values_on(ex, c);
+  };
+  run(ops::ScaledKernel::chosen);
+  ops::GemmChooser& chooser = ops::gemm_chooser(ex);
+  ops::GemmTable table = chooser.current();
+  ASSERT_EQ(table.products.size(), 1u);
+  const auto entry = table.products.begin();
+  for (const auto& [columns, kernel] :
+       {std::pair{128, ops::ScaledKernel::tiles_128}, {192, ops::ScaledKernel::tiles_192}}) {
+    entry->second = {.id = -1, .tile = columns};
+    EXPECT_TRUE(chooser.offers(entry->first, entry->second));
+    chooser.use(ops::parse_gemm_table(ops::gemm_table_text(table), "table"));
+    EXPECT_EQ(chooser.current(), table);
+    EXPECT_EQ(run(ops::ScaledKernel::chosen), run(kernel)) << columns;
+  }
+  entry->second.tile = 256;
+  EXPECT_FALSE(chooser.offers(entry->first, entry->second));
+  const ops::GemmAlgorithm fastest = chooser.fastest(entry->first, {});
+  EXPECT_TRUE(chooser.offers(entry->first, fastest));
 }
 
 // A depth that is no multiple of 8 is none of our kernel's: the library's epilogues take it.

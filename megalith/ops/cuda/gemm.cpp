@@ -75,10 +75,10 @@ GemmProblem problem_of(Exec& ex, const ScaledMatmul& args) {
           .b_scales = args.b.blocks};
 }
 
-/// The library has a kernel for most arguments. Where it has none, for example before 12.9, ours may.
-bool runs_own_kernel(Exec& ex, const ScaledMatmul& args) {
-  if (args.kernel != ScaledKernel::chosen) return args.kernel != ScaledKernel::library;
-  return !ex.backend<GemmLibrary>().has_algorithm(problem_of(ex, args)) && why_no_scaled_product(ex, args).empty();
+/// Whether the caller, and not the table of GEMMs, selects our kernel.
+bool names_own_kernel(const ScaledMatmul& args) { return args.kernel >= ScaledKernel::own; }
+GemmSource source_of(const ScaledMatmul& args) {
+  return args.kernel == ScaledKernel::library ? GemmSource::library : GemmSource::any;
 }
 
 /// In cuBLASLt's epilogues tanh is an approximation: errors of 2e-5 (seen on an H200), which 16 bits do not show.
@@ -161,9 +161,10 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
 
 std::string why_no_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
   if (args.c.numel() == 0 || args.a.values.dim(1) == 0) return "";
-  if (runs_own_kernel(ex, args)) return why_no_scaled_product(ex, args);
+  const GemmProblem problem = problem_of(ex, args);
+  if (names_own_kernel(args)) return why_no_scaled_product(ex, problem);
   auto& library = ex.backend<GemmLibrary>();
-  if (library.has_algorithm(problem_of(ex, args))) return "";
+  if (library.has_algorithm(problem, source_of(args))) return "";
   const GemmPlatform platform = library.current().platform;
   return str("[scaled_matmul] a ", args.a.values.shape(), ", b ", args.b.values.shape(), ", c ",
              name_of(args.c.dtype()), ": ", platform.text(),
@@ -177,16 +178,18 @@ void scaled_matmul(Exec& ex, Stream stream, const ScaledMatmul& args) {
     if (args.write == Write::overwrite) fill(stream, args.c, 0);
     return;
   }
-  if (runs_own_kernel(ex, args)) {
-    if (const std::string why = why_no_scaled_product(ex, args); !why.empty()) throw BackendError(why);
-    return scaled_product(ex, stream, args, margin_of(ex, args.sm_margin));
+  const GemmProblem problem = problem_of(ex, args);
+  const GemmOperands operands{.a = args.a.values.raw(),
+                              .b = args.b.values.raw(),
+                              .c = args.c.raw(),
+                              .a_scales = args.a.scales.raw(),
+                              .b_scales = args.b.scales.raw()};
+  if (names_own_kernel(args)) {
+    if (const std::string why = why_no_scaled_product(ex, problem); !why.empty()) throw BackendError(why);
+    const ScaledKernel form = args.kernel == ScaledKernel::own ? scaled_forms(ex, problem).front() : args.kernel;
+    return scaled_product(ex, stream, form, problem, operands);
   }
-  const bool ran = ex.backend<GemmLibrary>().run(stream, problem_of(ex, args),
-                                                 {.a = args.a.values.raw(),
-                                                  .b = args.b.values.raw(),
-                                                  .c = args.c.raw(),
-                                                  .a_scales = args.a.scales.raw(),
-                                                  .b_scales = args.b.scales.raw()});
+  const bool ran = ex.backend<GemmLibrary>().run(stream, problem, operands, source_of(args));
   if (!ran) throw BackendError(cuda::why_no_scaled_matmul(ex, args));
 }
 

@@ -14,6 +14,7 @@
 #include "megalith/base/str.h"
 #include "megalith/ops/cuda/gemm.h"
 #include "megalith/ops/cuda/made_up_operands.h"
+#include "megalith/ops/cuda/scaled_product.h"
 #include "megalith/tensor/cuda/check.h"
 
 namespace megalith::ops::cuda {
@@ -35,6 +36,8 @@ constexpr std::size_t kMaxPassing = 4096;
 /// CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F and CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F.
 constexpr std::size_t kFirstWithBlockScales = 120900;
 constexpr std::int32_t kScaleVectors = 4, kScaleSquares = 5;
+/// The id of our kernel in a GemmAlgorithm, whose tile is the columns of the form's. cuBLASLt's are not negative.
+constexpr std::int64_t kOwnAlgorithm = -1;
 constexpr Index kLaneWorkspaceBytes = kGemmWorkspaceBytes / static_cast<Index>(SideStreams::kCount);
 
 void check(cublasStatus_t status, std::source_location where = std::source_location::current()) {
@@ -167,22 +170,25 @@ class Timer {
 
 }  // namespace
 
+struct GemmLibrary::Offered {
+  GemmAlgorithm algorithm;
+  cublasLtMatmulAlgo_t native{};
+  std::optional<ScaledKernel> own = {};  ///< a form of our kernel; `native` means nothing then
+};
+
 /// The library's description of a problem, and its algorithms for it. It counts in columns: a row-major [r, c] is its c
 /// x r. So it computes c^T = op(b)^T op(a)^T, and our b is its first operand.
 struct GemmLibrary::Prepared {
-  struct Offered {
-    GemmAlgorithm algorithm;
-    cublasLtMatmulAlgo_t native{};
-  };
+  GemmProblem problem;
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
   float beta = 0;
-  std::vector<Offered> offered;  ///< empty: the library has no algorithm for it
+  std::vector<Offered> offered;  ///< empty: there is no algorithm for it
   std::size_t chosen = 0;
 
   /// `multiprocessors`: the number of SMs that it may take, where these are not all.
   Prepared(const GemmProblem& p, std::optional<int> multiprocessors)
-      : beta(p.write == Write::accumulate ? 1.0f : 0.0f) {
+      : problem(p), beta(p.write == Write::accumulate ? 1.0f : 0.0f) {
     check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t turned = CUBLAS_OP_T, straight = CUBLAS_OP_N;
     set(description, CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b == Transpose::yes ? turned : straight);
@@ -231,6 +237,13 @@ struct GemmLibrary::Prepared {
     if (found == offered.end()) return std::nullopt;
     return static_cast<std::size_t>(found - offered.begin());
   }
+  /// The chosen algorithm, or the library's first choice where that is not the library's; null: there is none.
+  const Offered* of(GemmSource source) const {
+    if (offered.empty()) return nullptr;
+    if (source == GemmSource::any || !offered[chosen].own) return &offered[chosen];
+    const auto found = std::ranges::find_if(offered, [](const Offered& one) { return !one.own; });
+    return found == offered.end() ? nullptr : &*found;
+  }
   void point_at(const GemmOperands& operands) const {
     if (operands.vector != nullptr) set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.vector);
     if (operands.activation != nullptr)
@@ -263,10 +276,12 @@ GemmLibrary::~GemmLibrary() {
   cublasLtDestroy(handle_);
 }
 
-bool GemmLibrary::has_algorithm(const GemmProblem& problem) { return !prepare(problem).offered.empty(); }
+bool GemmLibrary::has_algorithm(const GemmProblem& problem, GemmSource source) {
+  return prepare(problem).of(source) != nullptr;
+}
 
-bool GemmLibrary::run(Stream stream, const GemmProblem& problem, const GemmOperands& operands) {
-  return run(stream, prepare(problem), operands, whole_workspace());
+bool GemmLibrary::run(Stream stream, const GemmProblem& problem, const GemmOperands& operands, GemmSource source) {
+  return run(stream, prepare(problem), operands, whole_workspace(), source);
 }
 
 bool GemmLibrary::run_passing(std::size_t lane, const GemmProblem& problem, const GemmProblem& like,
@@ -287,10 +302,11 @@ bool GemmLibrary::run_batched(Stream stream, const GemmProblem& problem, Index c
 }
 
 bool GemmLibrary::run(Stream stream, const Prepared& prepared, const GemmOperands& operands,
-                      std::span<std::byte> workspace) const {
-  if (prepared.offered.empty()) return false;
+                      std::span<std::byte> workspace, GemmSource source) const {
+  const Offered* const algorithm = prepared.of(source);
+  if (algorithm == nullptr) return false;
   prepared.point_at(operands);
-  check(launch(stream, prepared, operands, prepared.offered[prepared.chosen].native, workspace));
+  check(launch(stream, prepared, operands, *algorithm, workspace));
   return true;
 }
 
@@ -343,6 +359,7 @@ GemmLibrary::Prepared& GemmLibrary::prepare(const GemmProblem& problem) {
   if (found != prepared_.end()) return *found->second;
   std::unique_ptr<Prepared> prepared = described(problem);
   list(*prepared, problem, kGemmWorkspaceBytes, kCandidates);
+  list_own(*prepared, problem);
   choose(*prepared, problem);
   return *prepared_.emplace(problem, std::move(prepared)).first->second;
 }
@@ -410,11 +427,24 @@ void GemmLibrary::list(Prepared& prepared, const GemmProblem& problem, Index wor
   }
 }
 
+void GemmLibrary::list_own(Prepared& prepared, const GemmProblem& problem) {
+  if (!problem.a_scales || !why_no_scaled_product(ex_, problem).empty()) return;
+  std::vector<Offered> own;
+  for (const ScaledKernel form : scaled_forms(ex_, problem))
+    own.push_back({{.id = kOwnAlgorithm, .tile = form == ScaledKernel::tiles_128 ? 128 : 192}, {}, form});
+  const bool is_first = is_scaled_product_faster(ex_, problem);
+  prepared.offered.insert(is_first ? prepared.offered.begin() : prepared.offered.end(), own.begin(), own.end());
+}
+
 cublasStatus_t GemmLibrary::launch(Stream stream, const Prepared& prepared, const GemmOperands& operands,
-                                   const cublasLtMatmulAlgo_t& algorithm, std::span<std::byte> workspace) const {
+                                   const Offered& algorithm, std::span<std::byte> workspace) const {
+  if (algorithm.own) {
+    scaled_product(ex_, stream, *algorithm.own, prepared.problem, operands);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   const float one = 1;
   return cublasLtMatmul(handle_, prepared.description, &one, operands.b, prepared.first, operands.a, prepared.second,
-                        &prepared.beta, operands.c, prepared.result, operands.c, prepared.result, &algorithm,
+                        &prepared.beta, operands.c, prepared.result, operands.c, prepared.result, &algorithm.native,
                         workspace.data(), workspace.size(), native(stream));
 }
 
@@ -430,8 +460,7 @@ std::size_t GemmLibrary::time(const Prepared& prepared, const MadeUpOperands& op
       operands.fill_cache(ex_.stream());
       bool ran = true;
       const float time = timer.milliseconds(ex_.stream(), [&] {
-        ran =
-            is_supported(launch(ex_.stream(), prepared, operands.get(), prepared.offered[i].native, whole_workspace()));
+        ran = is_supported(launch(ex_.stream(), prepared, operands.get(), prepared.offered[i], whole_workspace()));
       });
       if (ran && round > 0) times[i] = std::min(times[i], time);  // round 0 loads the kernels
       least = std::min(least, times[i]);

@@ -7,24 +7,20 @@
 
 #include <cublasLt.h>
 
+#include "megalith/ops/cuda/gemm_operands.h"
 #include "megalith/ops/cuda/side_streams.h"
 #include "megalith/ops/gemm_chooser.h"
 #include "megalith/runtime/exec.h"
 
 namespace megalith::ops::cuda {
 
-struct GemmOperands {
-  const void *a = nullptr, *b = nullptr;
-  void* c = nullptr;
-  void* vector = nullptr;      ///< bias [n], or the gradient of a bias [n] f32, which is overwritten
-  void* activation = nullptr;  ///< z [m, n] of bias_gelu (written) and gelu_backward (read)
-  const void *a_scales = nullptr, *b_scales = nullptr;  ///< of operands in E4M3
-};
-
 class MadeUpOperands;
 
+/// Whose algorithms a GEMM may run by.
+enum class GemmSource : std::uint8_t { any, library };
+
 /// The cuBLASLt of one Exec: handle, workspace, and for every problem so far the offered algorithms and the one in
-/// use.
+/// use. For operands in E4M3 the forms of our own kernel (scaled_product.h) are among the algorithms.
 class GemmLibrary final : public GemmChooser {
  public:
   explicit GemmLibrary(Exec& ex);
@@ -35,10 +31,11 @@ class GemmLibrary final : public GemmChooser {
   /// GEMMs that run beside communication leave this many SMs free. Call it before the first GEMM.
   void set_sm_margin(int multiprocessors) { sm_margin_ = multiprocessors; }
   int sm_margin() const { return sm_margin_; }
-  /// Whether the library has an algorithm for it.
-  bool has_algorithm(const GemmProblem& problem);
-  /// Runs the GEMM. Returns false when the library has no algorithm for it.
-  bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands);
+  /// Whether there is an algorithm for it.
+  bool has_algorithm(const GemmProblem& problem, GemmSource source = GemmSource::any);
+  /// Runs the GEMM. Returns false when there is no algorithm for it.
+  bool run(Stream stream, const GemmProblem& problem, const GemmOperands& operands,
+           GemmSource source = GemmSource::any);
   /// The same for `count` problems whose operands lie one behind the other. By the library's first choice, in no table.
   bool run_batched(Stream stream, const GemmProblem& problem, Index count, const GemmOperands& operands);
   /// The same for a problem whose shape follows from a step's routing. It is not timed, not agreed on and in no table.
@@ -61,19 +58,24 @@ class GemmLibrary final : public GemmChooser {
 
  private:
   struct Prepared;
+  struct Offered;
   using PreparedProblems = std::map<GemmProblem, std::unique_ptr<Prepared>>;
   Prepared& prepare(const GemmProblem& problem);
-  bool run(Stream stream, const Prepared& prepared, const GemmOperands& operands, std::span<std::byte> workspace) const;
+  bool run(Stream stream, const Prepared& prepared, const GemmOperands& operands, std::span<std::byte> workspace,
+           GemmSource source = GemmSource::any) const;
   Prepared& prepare_passing(const GemmProblem& problem, const GemmProblem& like);
   std::unique_ptr<Prepared> described(const GemmProblem& problem) const;
   /// Queries the library's algorithms for the problem within this workspace, at most `most`, its own first choice
   /// first.
   void list(Prepared& prepared, const GemmProblem& problem, Index workspace_bytes, int most);
+  /// Adds the forms of our kernel to what is offered: before the library's algorithms where they are expected to be
+  /// faster.
+  void list_own(Prepared& prepared, const GemmProblem& problem);
   /// Whether the algorithm, which was offered for another problem, computes this one within a lane's workspace.
   bool fits(const Prepared& prepared, const cublasLtMatmulAlgo_t& algorithm) const;
   void choose(Prepared& prepared, const GemmProblem& problem) const;
-  cublasStatus_t launch(Stream stream, const Prepared& prepared, const GemmOperands& operands,
-                        const cublasLtMatmulAlgo_t& algorithm, std::span<std::byte> workspace) const;
+  cublasStatus_t launch(Stream stream, const Prepared& prepared, const GemmOperands& operands, const Offered& algorithm,
+                        std::span<std::byte> workspace) const;
   std::span<std::byte> whole_workspace() const {
     return {workspace_.data(), static_cast<std::size_t>(workspace_.bytes())};
   }

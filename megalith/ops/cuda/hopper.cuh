@@ -343,23 +343,8 @@ __device__ inline void multiply(float (&sums)[128], std::uint64_t a, std::uint64
 #undef MEGALITH_MULTIPLY
 }
 
-/// multiply() of E4M3: a [64, 32], b [32, 96], [32, 128] or [32, 192], both Major::sum, whose next 32 of the sum's
-/// indices are 32 bytes on.
-__device__ inline void multiply_e4m3(float (&sums)[48], std::uint64_t a, std::uint64_t b, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred adds;\n"
-      "setp.ne.b32 adds, %50, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3"
-      " {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-      "%48, %49, adds, 1, 1;\n"
-      "}"
-      : MEGALITH_32_SUMS(0), MEGALITH_SUMS(32), MEGALITH_SUMS(40)
-      : "l"(a), "l"(b), "r"(add));
-}
+/// multiply() of E4M3: a [64, 32], b [32, 128] or [32, 192], both Major::sum, whose next 32 of the sum's indices are
+/// 32 bytes on.
 __device__ inline void multiply_e4m3(float (&sums)[64], std::uint64_t a, std::uint64_t b, int add) {
   asm volatile(
       "{\n"

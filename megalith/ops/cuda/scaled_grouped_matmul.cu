@@ -14,7 +14,7 @@ using namespace scaled_tiles;
 
 enum class Kind { rows, rows_turned, weight_grad };
 
-using GroupedForm = TileForm<128, 128, 1, 1, 2>;
+using GroupedForm = TileForm<128, 1, 2>;
 inline constexpr int kTile = 128;  // rows and columns
 static_assert(GroupedForm::kColumns == kTile && kTileRows == kTile);
 

@@ -1,7 +1,6 @@
 #include <algorithm>
-#include <limits>
+#include <utility>
 
-#include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/cuda/scaled_product.h"
 #include "megalith/ops/cuda/scaled_tiles.cuh"
@@ -43,55 +42,44 @@ class DenseWalk {
   int cluster_rows_, width_, steps_, item_;
 };
 
-/// The forms by name.
-template <class F>
-decltype(auto) with_form(ScaledKernel kernel, const F& f) {
-  switch (kernel) {
-    case ScaledKernel::tiles_128:
-      return f.template operator()<TileForm<128, 128, 1, 2, 2>>();
-    case ScaledKernel::tiles_128_overlapped:
-      return f.template operator()<TileForm<128, 128, 2, 2, 1>>();
-    case ScaledKernel::tiles_192_overlapped:
-      return f.template operator()<TileForm<192, 96, 2, 2, 1>>();
-    case ScaledKernel::tiles_192_alone:
-      return f.template operator()<TileForm<192, 192, 1, 1, 3>>();
-    case ScaledKernel::tiles_192_deep:
-      return f.template operator()<TileForm<192, 192, 1, 2, 1>>();
-    case ScaledKernel::tiles_256:
-      return f.template operator()<TileForm<256, 128, 1, 2, 1>>();
-    default:
-      return f.template operator()<TileForm<192, 192, 1, 2, 3>>();
-  }
+/// The forms by name. A result in f32 is a weight gradient, whose tiles are long: there a deeper ring of stages is
+/// worth more than chunks to store from.
+template <class T, class F>
+decltype(auto) with_form(ScaledKernel form, const F& f) {
+  if (form == ScaledKernel::tiles_128) return f.template operator()<TileForm<128, 2, 2>>();
+  return f.template operator()<TileForm<192, 2, sizeof(T) == 4 ? 1 : 3>>();
 }
 
-/// What a tile takes beside another form's, per column and by the bytes that it moves through shared memory: the tensor
-/// cores read a and b there for each consumer, and the copies write them. Not measured yet.
-struct FormCost {
-  ScaledKernel kernel;
-  int columns;
-  double per_column;
-};
-constexpr FormCost kCosts[] = {{ScaledKernel::tiles_128_overlapped, 128, 1.22},
-                               {ScaledKernel::tiles_192, 192, 1.06},
-                               {ScaledKernel::tiles_256, 256, 1.09}};
+/// The share of the SMs' time that has results, if all tiles, of `columns` columns and of clusters of two, take equally
+/// long.
+double utilisation(const GemmProblem& problem, Index columns, int multiprocessors) {
+  const Index clusters = std::max(1, multiprocessors / 2), rows = 2 * kTileRows,
+              tiles = ceil_div(problem.m, rows) * ceil_div(problem.n, columns), rounds = ceil_div(tiles, clusters);
+  return static_cast<double>(problem.m) / static_cast<double>(rows) * static_cast<double>(problem.n) /
+         static_cast<double>(columns) / static_cast<double>(rounds * clusters);
+}
 
-/// The form with the least expected time: rounds of tiles on all SMs, times a tile's cost.
-ScaledKernel cheapest_form(Index rows, Index columns, int multiprocessors) {
-  ScaledKernel best = ScaledKernel::tiles_192;
-  double least = std::numeric_limits<double>::max();
-  for (const FormCost& form : kCosts) {
-    const Index tiles = ceil_div(rows, 2 * kTileRows) * ceil_div(columns, form.columns),
-                rounds = ceil_div(tiles, std::max(1, multiprocessors / 2));
-    const double cost = static_cast<double>(rounds * form.columns) * form.per_column;
-    if (cost >= least) continue;
-    least = cost;
-    best = form.kernel;
-  }
-  return best;
+/// Rates at full utilisation in units of cuBLASLt's, whose tiles are 128 x 128. H200 at its power limit, 36 GEMMs of
+/// Llama 1B, 8B and GPT-2 1.2B, where each form that is first here ran right after cuBLASLt: by squares 1.055 in the
+/// mean of 14, and 0.88 to 1.15 for weight gradients.
+double rate_of(ScaledKernel form, const GemmProblem& problem) {
+  if (problem.b_scales == ScaleBlocks::squares) return form == ScaledKernel::tiles_192 ? 1.05 : 0.98;
+  return form == ScaledKernel::tiles_192 ? 0.96 : 0.93;
+}
+double expected_rate(ScaledKernel form, const GemmProblem& problem, int multiprocessors) {
+  return rate_of(form, problem) * utilisation(problem, form == ScaledKernel::tiles_192 ? 192 : 128, multiprocessors);
 }
 
 template <class T, class Form, ScaleBlocks kBlocksOfB>
 constexpr auto kKernel = scaled_kernel<T, Form, DenseWalk<Form>, kBlocksOfB>;
+
+template <class T>
+void allow_shared_memory_for(ScaledKernel form) {
+  with_form<T>(form, [&]<class Form>() {
+    for (const auto kernel : {kKernel<T, Form, ScaleBlocks::squares>, kKernel<T, Form, ScaleBlocks::vectors>})
+      megalith::cuda::allow_shared_memory(kernel, sizeof(SharedMemory<Form>));
+  });
+}
 
 /// The facts about an Exec's GPU that the kernels need, queried once.
 struct ScaledProductGpu {
@@ -101,34 +89,38 @@ struct ScaledProductGpu {
     is_there =
         gpu_attribute(cudaDevAttrComputeCapabilityMajor) == 9 && MEGALITH_DRIVER(cuTensorMapEncodeTiled) != nullptr;
     if (!is_there) return;
-    for (int i = static_cast<int>(ScaledKernel::own) + 1; i < kScaledKernels; ++i) {
-      with_form(static_cast<ScaledKernel>(i), [&]<class Form>() {
-        for (const auto kernel :
-             {kKernel<float, Form, ScaleBlocks::squares>, kKernel<float, Form, ScaleBlocks::vectors>,
-              kKernel<__nv_bfloat16, Form, ScaleBlocks::squares>, kKernel<__nv_bfloat16, Form, ScaleBlocks::vectors>})
-          megalith::cuda::allow_shared_memory(kernel, sizeof(SharedMemory<Form>));
-      });
+    for (const ScaledKernel form : {ScaledKernel::tiles_128, ScaledKernel::tiles_192}) {
+      allow_shared_memory_for<float>(form);
+      allow_shared_memory_for<__nv_bfloat16>(form);
     }
   }
+  /// Those that a GEMM may take.
+  int left_by(const GemmProblem& problem) const { return std::max(2, multiprocessors - problem.sm_margin); }
+
   bool is_there = false;
   int multiprocessors = 0;
 };
 
 template <class T, class Form, ScaleBlocks kBlocksOfB>
-void run(Stream stream, const ScaledMatmul& args, int multiprocessors) {
+void run(Stream stream, const GemmProblem& problem, const GemmOperands& operands, int multiprocessors) {
+  const auto tensor = [](const void* address, const Shape& shape, DType dtype) {
+    return Tensor(const_cast<void*>(address), shape, dtype);
+  };
+  const Index m = problem.m, n = problem.n, k = problem.k;
   ScaledArgs all{};
-  all.a = map_of_codes(args.a.values, kTileRows);
-  all.b = map_of_codes(args.b.values, Form::kColumns / Form::kCluster);
-  all.out = map_by_rows(args.c, kChunkRows);
-  all.a_scales = map_of_scales(args.a.scales, kTileRows);
-  all.b_scales = pointer<const float>(args.b.scales);
-  all.b_stride = args.b.scales.dim(1);
-  all.result_rows = static_cast<int>(args.c.dim(0));
-  all.columns = static_cast<int>(args.c.dim(1));
-  all.depth = static_cast<int>(args.a.values.dim(1));
-  all.adds = args.write == Write::accumulate;
+  all.a = map_of_codes(tensor(operands.a, {m, k}, DType::u8), kTileRows);
+  all.b = map_of_codes(tensor(operands.b, {n, k}, DType::u8), Form::kColumns / Form::kCluster);
+  all.out = map_by_rows(tensor(operands.c, {m, n}, problem.out), kChunkRows);
+  all.a_scales =
+      map_of_scales(tensor(operands.a_scales, scales_shape(ScaleBlocks::vectors, m, k), DType::f32), kTileRows);
+  all.b_scales = static_cast<const float*>(operands.b_scales);
+  all.b_stride = scales_shape(kBlocksOfB, n, k)[1];
+  all.result_rows = static_cast<int>(m);
+  all.columns = static_cast<int>(n);
+  all.depth = static_cast<int>(k);
+  all.adds = problem.write == Write::accumulate;
 
-  const Index clusters = ceil_div(args.c.dim(0), Form::kCluster * kTileRows) * ceil_div(args.c.dim(1), Form::kColumns);
+  const Index clusters = ceil_div(m, Form::kCluster * kTileRows) * ceil_div(n, Form::kColumns);
   const Index max_clusters = std::max(1, multiprocessors / Form::kCluster);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -147,42 +139,54 @@ void run(Stream stream, const ScaledMatmul& args, int multiprocessors) {
 
 void prepare_scaled_product(Exec& ex) { static_cast<void>(ex.backend<ScaledProductGpu>()); }
 
-std::string why_no_scaled_product(Exec& ex, const ScaledMatmul& args) {
+std::string why_no_scaled_product(Exec& ex, const GemmProblem& problem) {
   constexpr Index kMaxRows = Index{1} << 30;
-  const Index m = args.c.dim(0), n = args.c.dim(1), k = args.a.values.dim(1);
+  const auto [m, n, k] = std::array{problem.m, problem.n, problem.k};
   const auto text = [&](std::string_view rule) {
-    return str("[scaled_matmul] a ", args.a.values.shape(), ", b ", args.b.values.shape(), ", c ",
-               name_of(args.c.dtype()), ": megalith's FP8 GEMM ", rule);
+    return str("[scaled_matmul] M ", m, ", N ", n, ", K ", k, ", c ", name_of(problem.out), ": megalith's FP8 GEMM ",
+               rule);
   };
   if (!ex.backend<ScaledProductGpu>().is_there)
     return text("is built for Hopper GPUs (compute capability 9.0); use bf16 instead");
   if (k % 16 != 0 || n % 8 != 0 || m % 4 != 0) return text("needs K in multiples of 16, N of 8 and M of 4");
   if (m >= kMaxRows || n >= kMaxRows || k >= kMaxRows || ceil_div(m, kTileRows) * ceil_div(n, kTileRows) >= kMaxRows)
     return text("needs M, N, K and the number of tiles below 2^30");
-  if (args.a.blocks == ScaleBlocks::squares) return text("needs a by vectors");
-  if (args.c.dtype() == DType::f16) return text("has no result in f16");
-  if (args.write == Write::accumulate && args.c.dtype() != DType::f32) return text("adds to results in f32 only");
-  if (!are_aligned({args.a.values.raw(), args.a.scales.raw(), args.b.values.raw(), args.b.scales.raw(), args.c.raw()}))
-    return text("needs addresses that are multiples of 16");
+  if (problem.a_scales == ScaleBlocks::squares) return text("needs a by vectors");
+  if (problem.out == DType::f16) return text("has no result in f16");
+  if (problem.write == Write::accumulate && problem.out != DType::f32) return text("adds to results in f32 only");
+  if (problem.alignment < 16) return text("needs addresses that are multiples of 16");
   return "";
 }
 
-void scaled_product(Exec& ex, Stream stream, const ScaledMatmul& args, int sm_margin) {
-  const int multiprocessors = std::max(2, ex.backend<ScaledProductGpu>().multiprocessors - sm_margin);
-  const ScaledKernel kernel =
-      args.kernel > ScaledKernel::own ? args.kernel : cheapest_form(args.c.dim(0), args.c.dim(1), multiprocessors);
-  with_form(kernel, [&]<class Form>() {
-    const auto with_blocks = [&]<class T>() {
-      if (args.b.blocks == ScaleBlocks::squares)
-        run<T, Form, ScaleBlocks::squares>(stream, args, multiprocessors);
+std::array<ScaledKernel, 2> scaled_forms(Exec& ex, const GemmProblem& problem) {
+  const int multiprocessors = ex.backend<ScaledProductGpu>().left_by(problem);
+  std::array forms{ScaledKernel::tiles_192, ScaledKernel::tiles_128};
+  if (expected_rate(forms[1], problem, multiprocessors) > expected_rate(forms[0], problem, multiprocessors))
+    std::swap(forms[0], forms[1]);
+  return forms;
+}
+
+bool is_scaled_product_faster(Exec& ex, const GemmProblem& problem) {
+  const int multiprocessors = ex.backend<ScaledProductGpu>().left_by(problem);
+  return expected_rate(scaled_forms(ex, problem).front(), problem, multiprocessors) >
+         utilisation(problem, 128, multiprocessors);
+}
+
+void scaled_product(Exec& ex, Stream stream, ScaledKernel form, const GemmProblem& problem,
+                    const GemmOperands& operands) {
+  const int multiprocessors = ex.backend<ScaledProductGpu>().left_by(problem);
+  const auto run_into = [&]<class T>() {
+    with_form<T>(form, [&]<class Form>() {
+      if (problem.b_scales == ScaleBlocks::squares)
+        run<T, Form, ScaleBlocks::squares>(stream, problem, operands, multiprocessors);
       else
-        run<T, Form, ScaleBlocks::vectors>(stream, args, multiprocessors);
-    };
-    if (args.c.dtype() == DType::f32)
-      with_blocks.template operator()<float>();
-    else
-      with_blocks.template operator()<__nv_bfloat16>();
-  });
+        run<T, Form, ScaleBlocks::vectors>(stream, problem, operands, multiprocessors);
+    });
+  };
+  if (problem.out == DType::f32)
+    run_into.template operator()<float>();
+  else
+    run_into.template operator()<__nv_bfloat16>();
 }
 
 }  // namespace megalith::ops::cuda

@@ -7,10 +7,16 @@
 
 // GEMMs of E4M3 operands with block scales, dense and grouped. A thread block stays on its SM and computes tiles of 128
 // rows. A warp finds tiles and copies operands and scales, a block of 128 of the sum's index per stage; another copies
-// scales of columns. Two warp
-// groups ("consumers") have 64 rows of a tile each. A consumer makes the products of a stage with the tensor cores, and
-// adds them, times both scales, to its sums in f32. Meanwhile the tensor cores have the other consumer's products, and
-// with two buffers this one's next ones. A sum does not depend on the tile's form, nor on other rows.
+// scales of columns. Two warp groups ("consumers") have 64 rows of a tile each. A consumer makes the products of a
+// stage with the tensor cores, and adds them, times both scales, to its sums in f32. Meanwhile the other has the tensor
+// cores. A sum does not depend on the tile's form, nor on other rows.
+//
+// By count, a stage moves 156 bytes per cycle of the tensor cores through shared memory with tiles of 128 columns, and
+// 136 with 192, of 128 that it can. On an H200 its power is the bound of both after some ms: 1,000 to 1,260 TFLOP/s
+// where the products are those of activations and weights, 640 to 1,010 for weight gradients, as cuBLASLt's 1,000 to
+// 1,220 and 650 to 1,020 (36 GEMMs of Llama 1B and 8B and of GPT-2 1.2B). Also tried: 256 columns as two products of
+// 128, which read the rows' operand twice (0.9 of the rate of 192), and two buffers of products, so that a consumer
+// adds one while its next is made (0.97 of one buffer's rate, with 128 and 192 columns).
 
 namespace megalith::ops::cuda::scaled_tiles {
 
@@ -30,21 +36,15 @@ inline constexpr int kBand = 16;                                     // rows of 
 inline constexpr int kLeadBarrier = 1;                               // a named barrier: consumer 1 may begin
 inline constexpr int kLead = 1;  // stages of the first tile that consumer 0 is ahead
 
-/// How a tile is computed. A consumer's products are made kPiece columns at a time, in kBuffers buffers in turn. Sums
-/// and buffers are registers: kColumns / 2 + kBuffers * kPiece / 2 of a thread, 192 at most. Blocks of a cluster have
+/// How a tile is computed. Sums and products are registers, kColumns / 2 of a thread each. Blocks of a cluster have
 /// tiles below each other, and each copies a part of the columns' operand for all. A warp stores by kChunks chunks.
-template <int kColumns_, int kPiece_, int kBuffers_, int kCluster_, int kChunks_>
+template <int kColumns_, int kCluster_, int kChunks_>
 struct TileForm {
-  static constexpr int kColumns = kColumns_, kPiece = kPiece_, kBuffers = kBuffers_, kCluster = kCluster_,
-                       kChunks = kChunks_;
-  static constexpr int kPieces = kColumns / kPiece;
+  static constexpr int kColumns = kColumns_, kCluster = kCluster_, kChunks = kChunks_;
   /// Columns that share a square's scale, wherever the tile begins.
   static constexpr int kShared = kColumns % kSquareSide == 0 ? kSquareSide : 64;
   static constexpr int kSquares = kColumns / kShared;
-  static_assert(kColumns % kPiece == 0 && kColumns % 64 == 0 && kPiece % 16 == 0 && kBuffers <= 2 &&
-                kColumns <= 2 * kSquareSide);
-  static_assert(kBuffers == 1 || kPieces <= 2);
-  static_assert(kColumns / 2 + kBuffers * kPiece / 2 <= 192);
+  static_assert(kColumns == 128 || kColumns == 192);
 };
 
 struct ScaledArgs {
@@ -250,89 +250,38 @@ class ConsumerSums {
 
   /// sums = those of the next `steps` stages. After the first `lead` of them consumer 1 may begin; 0: it has.
   __device__ __forceinline__ void run(int steps, int lead, Sums& sums) {
-    lead_ = lead;
 #pragma unroll
     for (float& sum : sums) sum = 0;
-    if (steps == 0) return;
-    if constexpr (Form::kBuffers == 1) {
-      Products products;
-      for (int i = 0; i < steps; ++i) {
-        run_piece<0>(products, sums);
-        if constexpr (Form::kPieces > 1) run_piece<1>(products, sums);
-        static_assert(Form::kPieces <= 2);
-      }
-    } else {
-      run_in_turn(steps * Form::kPieces, sums);
+    Sums products;
+    for (int i = 0; i < steps; ++i, at_.next()) {
+      begin(products);
+      if (i + 1 == lead) hopper::arrive_named(kLeadBarrier, kConsumers * kGroupThreads);
+      const Factors factors = load();
+      hopper::wait_for_products<0>();
+      hopper::hold(products);
+      add(products, factors, sums);
     }
   }
 
  private:
-  using Products = float[Form::kPiece / 2];
   static constexpr bool kByVectors = kBlocksOfB == ScaleBlocks::vectors;
-  static constexpr int kLast = Form::kPieces - 1;
 
   /// The scales of a lane's rows; with b by squares, times those of the squares.
   struct Factors {
     float upper[kByVectors ? 1 : Form::kSquares], lower[kByVectors ? 1 : Form::kSquares];
   };
 
-  template <int kPiece>
-  __device__ __forceinline__ void run_piece(Products& products, Sums& sums) {
-    begin<kPiece>(products);
-    const Factors factors = load();
-    hopper::wait_for_products<0>();
-    add<kPiece>(products, factors, sums);
-  }
-
-  /// `left` pieces: the products of one are made while those of the one before it are added.
-  __device__ __forceinline__ void run_in_turn(int left, Sums& sums) {
-    Products even, odd;
-    begin<0>(even);
-    for (; left > 2; left -= 2) {
-      begin<kLast>(odd);
-      const Factors of_even = load();
-      hopper::wait_for_products<1>();
-      add<0>(even, of_even, sums);
-      begin<0>(even);
-      const Factors of_odd = load();
-      hopper::wait_for_products<1>();
-      add<kLast>(odd, of_odd, sums);
-    }
-    // With two pieces `left` is even, and the compiler may not know it: without a branch here ptxas 13.0 serialises the
-    // products (C7514).
-    asm volatile("" : "+r"(left));
-    if (left == 1) {
-      const Factors of_even = load();
-      hopper::wait_for_products<0>();
-      add<0>(even, of_even, sums);
-      return;
-    }
-    begin<kLast>(odd);
-    const Factors of_even = load();
-    hopper::wait_for_products<1>();
-    add<0>(even, of_even, sums);
-    const Factors of_odd = load();
-    hopper::wait_for_products<0>();
-    add<kLast>(odd, of_odd, sums);
-  }
-
-  /// Issues the products of piece kPiece of the stage ahead_.
-  template <int kPiece>
-  __device__ __forceinline__ void begin(Products& products) {
+  /// Issues the products of a stage.
+  __device__ __forceinline__ void begin(Sums& products) {
     using Operand = hopper::Operand<hopper::Major::sum>;
-    if constexpr (kPiece == 0) hopper::wait(shared_.full[ahead_.place], ahead_.parity);
-    const Operands<Form>& stage = shared_.stages[ahead_.place];
-    const std::uint64_t a = Operand::descriptor(stage.a + first_row_ * kDepth),
-                        b = Operand::descriptor(stage.b + kPiece * Form::kPiece * kDepth);
+    hopper::wait(shared_.full[at_.place], at_.parity);
+    const Operands<Form>& stage = shared_.stages[at_.place];
+    const std::uint64_t a = Operand::descriptor(stage.a + first_row_ * kDepth), b = Operand::descriptor(stage.b);
     hopper::begin_products();
 #pragma unroll
     for (int step = 0; step < kDepth / 32; ++step)
       hopper::multiply_e4m3(products, a + step * Operand::kStep, b + step * Operand::kStep, step > 0);
     hopper::commit_products();
-    if constexpr (kPiece == kLast) {
-      ahead_.next();
-      if (lead_ > 0 && --lead_ == 0) hopper::arrive_named(kLeadBarrier, kConsumers * kGroupThreads);
-    }
   }
 
   __device__ __forceinline__ Factors load() const {
@@ -353,16 +302,15 @@ class ConsumerSums {
     return factors;
   }
 
-  /// Adds the products of piece kPiece of the stage at_, times their scales.
-  template <int kPiece>
-  __device__ __forceinline__ void add(Products& products, const Factors& factors, Sums& sums) {
-    hopper::hold(products);
-    if (!kByVectors && kPiece == kLast) release<Form>(shared_.empty[at_.place], lane_);
-    const float* const columns = shared_.scales[at_.place].b + kPiece * Form::kPiece + place_of(2 * (lane_ % 4));
+  /// Adds the products, times their scales.
+  __device__ __forceinline__ void add(const Sums& products, const Factors& factors, Sums& sums) {
+    if (!kByVectors) release<Form>(shared_.empty[at_.place], lane_);
+    const float* const columns = shared_.scales[at_.place].b + place_of(2 * (lane_ % 4));
     float4 pair;  // of columns, for two t
 #pragma unroll
-    for (int t = 0; t < Form::kPiece / 8; ++t) {
-      float *const sum = sums + kPiece * (Form::kPiece / 2) + 4 * t, *const product = products + 4 * t;
+    for (int t = 0; t < Form::kColumns / 8; ++t) {
+      float* const sum = sums + 4 * t;
+      const float* const product = products + 4 * t;
       if constexpr (kByVectors) {
         if (t % 2 == 0) pair = *reinterpret_cast<const float4*>(columns + 8 * t);
         const float2 column = t % 2 == 0 ? float2{pair.x, pair.y} : float2{pair.z, pair.w};
@@ -371,20 +319,19 @@ class ConsumerSums {
         sum[2] = fmaf(factors.lower[0] * column.x, product[2], sum[2]);
         sum[3] = fmaf(factors.lower[0] * column.y, product[3], sum[3]);
       } else {
-        const int square = (kPiece * Form::kPiece + 8 * t) / Form::kShared;
+        const int square = 8 * t / Form::kShared;
         sum[0] = fmaf(factors.upper[square], product[0], sum[0]);
         sum[1] = fmaf(factors.upper[square], product[1], sum[1]);
         sum[2] = fmaf(factors.lower[square], product[2], sum[2]);
         sum[3] = fmaf(factors.lower[square], product[3], sum[3]);
       }
     }
-    if (kByVectors && kPiece == kLast) release<Form>(shared_.empty[at_.place], lane_);
-    if constexpr (kPiece == kLast) at_.next();
+    if (kByVectors) release<Form>(shared_.empty[at_.place], lane_);
   }
 
   SharedMemory<Form>& shared_;
-  int first_row_, row_, lane_, lead_ = 0;
-  RingPlace<SharedMemory<Form>::kStages> ahead_, at_;  // the stage of the next products, and of those to add
+  int first_row_, row_, lane_;
+  RingPlace<SharedMemory<Form>::kStages> at_;
 };
 
 /// Stores a warp's 16 rows of a tile, or adds them, in chunks of 128 bytes of a row.
