@@ -162,30 +162,37 @@ class Fp8Bench {
   }
 
   Fp8Row product(const Place& place, const Product& product) {
-    ops::ScaledMatmul fp8 = product.fp8;
+    const Tensor& c = product.fp8.c;
     Fp8Row row{.model = std::string(place.model.name),
                .layer = std::string(place.layer.name),
                .what = product.what,
-               .m = fp8.c.dim(0),
-               .n = fp8.c.dim(1),
-               .k = fp8.a.values.dim(1)};
+               .m = c.dim(0),
+               .n = c.dim(1),
+               .k = product.fp8.a.values.dim(1)};
     row.flops = 2 * static_cast<double>(row.m) * static_cast<double>(row.n) * static_cast<double>(row.k);
     const std::string name = str(row.model, ' ', row.layer, ' ', row.what);
-    runner_.measure(name, row.flops, 0, [&](Exec& e) { ops::matmul(e, product.bf16); });
-    row.bf16_s = runner_.last().seconds;
-    const auto seconds_by = [&](ops::ScaledKernel kernel) {
+    std::vector<OpsRunner::NamedOp> timed = {{name, [&](Exec& e) { ops::matmul(e, product.bf16); }}};
+    std::vector<ops::ScaledKernel> kernels;  // of those after the first
+    const auto add = [&](ops::ScaledKernel kernel) {
+      ops::ScaledMatmul fp8 = product.fp8;
       fp8.kernel = kernel;
-      const std::string what = kernel == ops::ScaledKernel::library ? "" : str(", kernel ", name_of(kernel));
+      const std::string what = str(name, " fp8 ", name_of(kernel));
       if (const std::string why = ops::why_no_scaled_matmul(runner_.ex(), fp8); !why.empty()) {
-        unsupported_.push_back(str(name, what, ": ", why));
-        return 0.0;
+        unsupported_.push_back(str(what, ": ", why));
+        return;
       }
-      runner_.measure(str(name, " fp8", what), row.flops, 0, [&](Exec& e) { ops::scaled_matmul(e, fp8); });
-      return runner_.last().seconds;
+      kernels.push_back(kernel);
+      timed.push_back({what, [fp8](Exec& e) { ops::scaled_matmul(e, fp8); }});
     };
-    row.fp8_s = seconds_by(ops::ScaledKernel::library);
-    for (const ops::ScaledKernel kernel : kernels_) {
-      if (const double seconds = seconds_by(kernel); seconds > 0) row.kernels.emplace_back(name_of(kernel), seconds);
+    add(ops::ScaledKernel::chosen);
+    for (const ops::ScaledKernel kernel : kernels_) add(kernel);
+    const std::vector<double> seconds = runner_.measure_in_turn(timed, row.flops, 0);
+    row.bf16_s = seconds.front();
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+      if (kernels[i] == ops::ScaledKernel::chosen)
+        row.fp8_s = seconds[i + 1];
+      else
+        row.kernels.emplace_back(name_of(kernels[i]), seconds[i + 1]);
     }
     rows_.push_back(row);
     return row;
@@ -223,8 +230,9 @@ class Fp8Bench {
 /// On a GPU: a CPU has one kernel.
 std::vector<ops::ScaledKernel> kernels_of(const OpsBench& options) {
   std::vector<ops::ScaledKernel> kernels;
-  if (options.device == "cuda" && options.kernels.empty()) kernels.push_back(ops::ScaledKernel::own);
-  for (int i = static_cast<int>(ops::ScaledKernel::own); options.device == "cuda" && i < ops::kScaledKernels; ++i) {
+  if (options.device == "cuda" && options.kernels.empty())
+    kernels = {ops::ScaledKernel::library, ops::ScaledKernel::own};
+  for (int i = 0; i < ops::kScaledKernels; ++i) {
     const auto kernel = static_cast<ops::ScaledKernel>(i);
     if (std::ranges::find(options.kernels, name_of(kernel)) != options.kernels.end()) kernels.push_back(kernel);
   }
@@ -243,7 +251,7 @@ std::span<const std::string_view> fp8_models() { return kFp8ModelNames; }
 
 std::vector<std::string> fp8_kernels() {
   std::vector<std::string> names;
-  for (int i = static_cast<int>(ops::ScaledKernel::own); i < ops::kScaledKernels; ++i)
+  for (int i = static_cast<int>(ops::ScaledKernel::library); i < ops::kScaledKernels; ++i)
     names.emplace_back(name_of(static_cast<ops::ScaledKernel>(i)));
   return names;
 }

@@ -390,8 +390,8 @@ void add_bench_ops(CLI::App& bench) {
           ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())));
       command
           ->add_option("--kernel", o->kernels,
-                       "With --precision fp8, on a GPU: kernels of ours to measure beside the library (default: own). "
-                       "The others are forms of it, of which own takes one")
+                       "With --precision fp8, on a GPU: kernels to measure beside the one that a step would run "
+                       "(default: library,own). 128 and 192 are forms of ours, of which own takes one")
           ->delimiter(',')
           ->check(CLI::IsMember(fp8_kernels()));
     }

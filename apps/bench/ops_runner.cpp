@@ -72,41 +72,64 @@ Tensor OpsRunner::copied(const Shape& shape, DType dtype, const void* values) {
   return copy;
 }
 
-void OpsRunner::measure(const std::string& name, double flops, double bytes, const std::function<void(Exec&)>& op) {
-  Recording recording;
-  Exec recorder(device_, recording);
-  recorder.set_determinism(ex_->determinism());
-  recording.begin_phase();
-  op(recorder);
-  const MemoryPlan plan = make_plan(recording);
-  const Buffer scratch(plan.scratch_bytes, device_);
-  const auto run = [&] {
-    ex_->begin(plan.phases[0], nullptr, scratch.data());
-    op(*ex_);
-    ex_->end();
-  };
-  const int runs = device_ == Device::cuda ? 10 : 1;
-  run();
+class OpsRunner::PlannedOp {
+ public:
+  PlannedOp(OpsRunner& runner, const std::function<void(Exec&)>& op) : ex_(runner.ex()), op_(op) {
+    Recording recording;
+    Exec recorder(runner.device_, recording);
+    recorder.set_determinism(ex_.determinism());
+    recording.begin_phase();
+    op(recorder);
+    plan_ = make_plan(recording);
+    scratch_ = Buffer(plan_.scratch_bytes, runner.device_);
+  }
+  void run() {
+    ex_.begin(plan_.phases[0], nullptr, scratch_.data());
+    op_(ex_);
+    ex_.end();
+  }
+
+ private:
+  Exec& ex_;
+  const std::function<void(Exec&)>& op_;
+  MemoryPlan plan_;
+  Buffer scratch_;
+};
+
+std::vector<double> OpsRunner::measure_in_turn(const std::vector<NamedOp>& ops, double flops, double bytes) {
+  std::vector<PlannedOp> planned;
+  planned.reserve(ops.size());
+  for (const NamedOp& op : ops) planned.emplace_back(*this, op.run);
+  for (PlannedOp& op : planned) op.run();
   if (device_ == Device::cuda) {
     choose_gemms();
-    run();
+    for (PlannedOp& op : planned) op.run();
   }
-  std::vector<double> times;
+  const int runs = device_ == Device::cuda ? 10 : 1;
+  std::vector<std::vector<double>> times(ops.size());
   double taken = 0;
   const auto goes_on = [&] {
-    const Index done = std::ssize(times);
+    const Index done = std::ssize(times.front());
     if (options_.repeats > 0) return done < options_.repeats;
-    return done < kMaxRepeats && (device_ == Device::cuda || done < kMinRepeats || taken < kSecondsOfAnOp);
+    return done < kMaxRepeats &&
+           (device_ == Device::cuda || done < kMinRepeats || taken < kSecondsOfAnOp * static_cast<double>(ops.size()));
   };
   while (goes_on()) {
-    TimePoint begin(device_), end(device_);
-    begin.record(ex_->stream());
-    for (int j = 0; j < runs; ++j) run();
-    end.record(ex_->stream());
-    times.push_back(end.seconds_since(begin) / runs);
-    taken += times.back();
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      TimePoint begin(device_), end(device_);
+      begin.record(ex_->stream());
+      for (int j = 0; j < runs; ++j) planned[i].run();
+      end.record(ex_->stream());
+      times[i].push_back(end.seconds_since(begin) / runs);
+      taken += times[i].back();
+    }
   }
-  rows_.push_back({name, median(std::move(times)), flops, bytes});
+  std::vector<double> medians;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    medians.push_back(median(std::move(times[i])));
+    rows_.push_back({ops[i].name, medians.back(), flops, bytes});
+  }
+  return medians;
 }
 
 void OpsRunner::choose_gemms() {

@@ -70,7 +70,16 @@ class OpsRunner {
   void measure_roofs();
   /// The median time of `op`. Its scratch is planned as in a step. Pass its operations or its bytes, and 0 for the
   /// other. On a GPU each time is that of ten runs in a row, so that the launch overhead of the host does not count.
-  void measure(const std::string& name, double flops, double bytes, const std::function<void(Exec&)>& op);
+  void measure(const std::string& name, double flops, double bytes, const std::function<void(Exec&)>& op) {
+    measure_in_turn({{name, op}}, flops, bytes);
+  }
+  /// The same for several ops that do the same work. Each repeat runs all of them, so that a GPU at its power limit
+  /// slows all down alike. Returns their times.
+  struct NamedOp {
+    std::string name;
+    std::function<void(Exec&)> run;
+  };
+  std::vector<double> measure_in_turn(const std::vector<NamedOp>& ops, double flops, double bytes);
   /// The last op measured.
   const OpRow& last() const { return rows_.back(); }
   void print() const;
@@ -84,6 +93,8 @@ class OpsRunner {
   nlohmann::ordered_json as_json() const;
   void print_table() const;
   Tensor copied(const Shape& shape, DType dtype, const void* values);
+  /// An op with its plan and scratch.
+  class PlannedOp;
   /// All GEMMs seen so far use their fastest algorithms from here on, as in training.
   void choose_gemms();
 
