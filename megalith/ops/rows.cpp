@@ -7,7 +7,6 @@
 #include "megalith/ops/rows_kernels.h"
 
 namespace megalith::ops {
-namespace {
 
 void expect_choices(Index tokens, Index top_k, std::string_view op) {
   if (top_k < 1 || top_k > kMaxChoices)
@@ -15,8 +14,6 @@ void expect_choices(Index tokens, Index top_k, std::string_view op) {
   if (tokens <= std::numeric_limits<std::int32_t>::max() / top_k) return;
   throw ShapeError(str("[", op, "] pairs = ", tokens, " x ", top_k, ": must be below 2^31, as maps hold i32"));
 }
-
-}  // namespace
 
 Index rows_to_build(Index pairs, Index experts, Index rows_per_expert, Index alignment) {
   if (rows_per_expert > 0) return experts * round_up(rows_per_expert, alignment);

@@ -1,4 +1,6 @@
 #pragma once
+#include <string_view>
+
 #include "megalith/ops/group_rows.h"
 #include "megalith/runtime/exec.h"
 
@@ -13,6 +15,9 @@ inline constexpr Index kMaxChoices = 1024;  ///< largest K
 // What a map has in place of a number.
 inline constexpr std::int32_t kZeroRow = -1;    ///< a row of zeros: it fills up a group. A pair that has no row
 inline constexpr std::int32_t kUnusedRow = -2;  ///< a row after the last group, which is left as it is
+
+/// Throws ShapeError, which names `op`, unless maps can hold K = top_k choices of this many tokens.
+void expect_choices(Index tokens, Index top_k, std::string_view op);
 
 /// The row of every pair, the pair of every row, and the rows of every expert.
 struct BuildRows {

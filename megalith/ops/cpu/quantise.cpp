@@ -82,6 +82,7 @@ void quantise_squares(const OperandsOf& args, const std::function<void(Square&)>
     square.live_rows = std::min(square.rows, live_rows_from(args.groups, square.row, square.rows));
     if (square.live_rows == 0) return;
     make(square);
+    if (square.live_rows == 0) return;
     for (Index r = square.live_rows; r < square.rows; ++r) std::fill_n(square.x[r], square.columns, 0.0f);
     quantise_square(args, square);
   });

@@ -20,8 +20,8 @@ struct Square {
   float x[kScaleBlock][kScaleBlock];
 };
 
-/// Rounds a matrix to E4M3. A task takes one square: make(square) fills the live rows of its x. Squares without any are
-/// left out.
+/// Rounds a matrix to E4M3. A task takes one square: make(square) fills the live rows of its x, which it may find to be
+/// fewer. Squares without any are left out.
 void quantise_squares(const OperandsOf& args, const std::function<void(Square&)>& make);
 
 }  // namespace megalith::ops::cpu

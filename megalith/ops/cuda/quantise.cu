@@ -7,7 +7,7 @@ template <class T>
 struct Numbers {
   using Element = T;
   using Loaded = Eight<T>;
-  static constexpr bool kStores = false;
+  static constexpr bool kStores = false, kGathers = false;
   static constexpr int kBlocks = sizeof(T) == 2 ? 3 : 2;
   const T* x;
   __device__ Loaded load(Index element) const { return load_eight(x, element); }

@@ -18,7 +18,7 @@ template <class T, GeluForm kForm>
 struct GeluNumbers {
   using Element = T;
   using Loaded = Eight<T>;
-  static constexpr bool kStores = true;
+  static constexpr bool kStores = true, kGathers = false;
   static constexpr int kBlocks = 3;
   const T* z;
   T* out;
@@ -40,7 +40,7 @@ struct GeluGradients {
   struct Loaded {
     Eight<T> z, dy;
   };
-  static constexpr bool kStores = true;
+  static constexpr bool kStores = true, kGathers = false;
   static constexpr int kBlocks = 3;
   const T *z, *dy;
   T* out;
@@ -64,7 +64,7 @@ struct SwigluNumbers {
   struct Loaded {
     Eight<T> pairs[2];
   };
-  static constexpr bool kStores = true;
+  static constexpr bool kStores = true, kGathers = false;
   static constexpr int kBlocks = 2;
   const T* gate_up;
   T* out;
@@ -96,7 +96,7 @@ struct SwigluGradients {
     Eight<T> pairs;
     Pack<T, kEach / 2> dy;
   };
-  static constexpr bool kStores = true;
+  static constexpr bool kStores = true, kGathers = false;
   static constexpr int kBlocks = 2;
   const T *gate_up, *dy;
   T* out;

@@ -181,6 +181,9 @@ struct Held {
 // A source makes the numbers of a matrix [R, C], of type Element. `Loaded` has what 8 neighbours of a row are made
 // from, as it is in memory: load() reads it, numbers() makes them. one() makes one number alone. With kStores, numbers
 // are also stored at `out`, unless that is null. kBlocks: blocks that an SM holds.
+// With kGathers, row r is row_of(r) of another matrix of C columns, whose elements load() and one() read, or zeros if
+// that is negative; squares for whose first row is_used() is false are left out. Such a matrix is read again for other
+// rows, so a launch takes one column of squares after the other: what they read stays in the L2 cache.
 
 /// The codes of two numbers, the first in the low byte.
 inline __device__ std::uint32_t codes_of(float first, float second) {
@@ -226,26 +229,53 @@ inline __device__ std::uint32_t max_over_lanes(std::uint32_t value, int from) {
   return value;
 }
 
-/// A thread's 8 x 8 numbers of a square from (row, column) on. No load waits for another.
+/// A thread's 8 rows, where a source has them.
 template <class Source>
-__device__ void make_whole(const Source& source, Index row, Index column, Index columns,
+struct Lines {
+  Index row;                                 ///< the first, of the matrix
+  int from[Source::kGathers ? kEach : 1]{};  ///< with kGathers: row_of() of each
+
+  /// All threads of a warp call it. `rows`: of the matrix.
+  __device__ Lines(const Source& source, Index first, Index rows) : row(first) {
+    if constexpr (Source::kGathers) {
+      // Lane r of a half-warp looks up row r.
+      const int own = static_cast<int>(threadIdx.x) % kHalfWarp;
+      const int found = own < kEach && row + own < rows ? source.row_of(row + own) : -1;
+#pragma unroll
+      for (int r = 0; r < kEach; ++r) from[r] = __shfl_sync(0xffffffffu, found, r, kHalfWarp);
+    }
+  }
+  __device__ bool is_zero(int r) const { return Source::kGathers && from[Source::kGathers ? r : 0] < 0; }
+  __device__ Index element(int r, Index column, Index columns) const {
+    return (Source::kGathers ? Index{from[Source::kGathers ? r : 0]} : row + r) * columns + column;
+  }
+};
+
+/// A thread's 8 x 8 numbers of a square, from `column` on. No load of numbers waits for another.
+template <class Source>
+__device__ void make_whole(const Source& source, const Lines<Source>& lines, Index column, Index columns,
                            Held<typename Source::Element>& held) {
   typename Source::Loaded loaded[kEach];
 #pragma unroll
-  for (int r = 0; r < kEach; ++r) loaded[r] = source.load((row + r) * columns + column);
+  for (int r = 0; r < kEach; ++r) {
+    if (lines.is_zero(r))
+      loaded[r] = {};
+    else
+      loaded[r] = source.load(lines.element(r, column, columns));
+  }
 #pragma unroll
   for (int r = 0; r < kEach; ++r) held.rows[r] = source.numbers(loaded[r]);
   if constexpr (Source::kStores) {
     if (source.out == nullptr) return;
 #pragma unroll
-    for (int r = 0; r < kEach; ++r) store_eight(source.out, (row + r) * columns + column, held.rows[r]);
+    for (int r = 0; r < kEach; ++r) store_eight(source.out, (lines.row + r) * columns + column, held.rows[r]);
   }
 }
 
 /// The same where only `rows` and `count` columns of the numbers exist, or addresses allow no vectors. Others are 0.
 template <class Source>
-__device__ void make_part(const Source& source, Index row, Index column, Index columns, int rows, int count,
-                          Held<typename Source::Element>& held) {
+__device__ void make_part(const Source& source, const Lines<Source>& lines, Index column, Index columns, int rows,
+                          int count, Held<typename Source::Element>& held) {
   using T = typename Source::Element;
 #pragma unroll
   for (int r = 0; r < kEach; ++r) {
@@ -254,10 +284,9 @@ __device__ void make_part(const Source& source, Index row, Index column, Index c
     for (int c = 0; c < kEach; ++c) {
       numbers[c] = convert<T>(0.0f);
       if (r >= rows || c >= count) continue;
-      const Index element = (row + r) * columns + column + c;
-      numbers[c] = source.one(element);
+      if (!lines.is_zero(r)) numbers[c] = source.one(lines.element(r, column + c, columns));
       if constexpr (Source::kStores) {
-        if (source.out != nullptr) source.out[element] = numbers[c];
+        if (source.out != nullptr) source.out[(lines.row + r) * columns + column + c] = numbers[c];
       }
     }
     memcpy(&held.rows[r], numbers, sizeof numbers);
@@ -284,7 +313,10 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
   __shared__ uint2 chunks[kSide * kChunks];
   __shared__ std::uint32_t warp_column_max[kWarps][kSide];
   __shared__ float column_inverses[kSide];
-  const Index square_row = blockIdx.x / sizes.across, square_column = blockIdx.x % sizes.across;
+  const Index down = (sizes.rows + kSide - 1) / kSide;
+  const auto line = static_cast<unsigned>(Source::kGathers ? down : sizes.across);  // squares that follow each other
+  const Index quotient = blockIdx.x / line, rest = blockIdx.x % line;
+  const Index square_row = Source::kGathers ? rest : quotient, square_column = Source::kGathers ? quotient : rest;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int row = (2 * warp + lane / kHalfWarp) * kEach, column = lane % kHalfWarp * kEach;  // within the square
   const Index first_row = square_row * kSide, first_column = square_column * kSide;
@@ -292,15 +324,18 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
             columns = static_cast<int>(min(Index{kSide}, sizes.columns - first_column));
 
   int live = rows;
-  if (sizes.in_use.count > 0) {
+  if constexpr (Source::kGathers) {
+    if (!source.is_used(first_row)) return;
+  } else if (sizes.in_use.count > 0) {
     live = min(rows, live_rows_from(sizes.in_use, first_row));
     if (live == 0) return;
   }
+  const Lines<Source> lines(source, first_row + row, sizes.rows);
   Held<typename Source::Element> held;
   if (sizes.is_wide && live == kSide && columns == kSide)
-    make_whole(source, first_row + row, first_column + column, sizes.columns, held);
+    make_whole(source, lines, first_column + column, sizes.columns, held);
   else
-    make_part(source, first_row + row, first_column + column, sizes.columns, live - row, columns - column, held);
+    make_part(source, lines, first_column + column, sizes.columns, live - row, columns - column, held);
   Largest largest_here = held.template largest<false>();
   std::uint32_t largest_of_all = 0;
 #pragma unroll
@@ -330,7 +365,7 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
       if (place + 1 == used && threadIdx.x < to.stride - used) scales[used + threadIdx.x] = 1.0f;
     };
     put(straight, square_row, square_column, sizes.across);
-    put(turned, square_column, square_row, (sizes.rows + kSide - 1) / kSide);
+    put(turned, square_column, square_row, down);
   } else {
     if (straight.values != nullptr) {
       // Lane r of a half-warp divides for row r.
