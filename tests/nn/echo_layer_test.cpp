@@ -151,7 +151,7 @@ class RankLayer {
     if (echo_) echo_->start_weights_again(ex, *pass_);
     dispatcher_->combine_backward(ex, dy, weights, *saved_);
     const RowGrads d_rows = dispatcher_->return_rows_backward(ex, *saved_, later_grads);
-    const Tensor in = dispatcher_->dispatched(ex, x, *saved_);
+    const ExpertRows in = dispatcher_->dispatched(ex, x, *saved_);
     const SourceGrads sources{dx, d_weights};
     InFlight in_flight = dispatcher_->dispatch_backward(
         ex, experts_->backward(ex, in, d_rows, weight_grads, of_experts_, later_grads), sources, *saved_);

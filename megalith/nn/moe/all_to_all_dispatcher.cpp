@@ -223,10 +223,10 @@ RowGrads AllToAllDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& s
   return {to_experts(ex, kept.grads.rows, kept), to_experts(ex, kept.grads.weights, kept)};
 }
 
-Tensor AllToAllDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
+ExpertRows AllToAllDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   const Saved& kept = own(saved);
-  if (sizes_.backward_rows == BackwardRows::kept) return kept.rows;
-  return to_experts(ex, permuted(ex, x, kept.pair_of, choices(), kept.row_of), kept);
+  if (sizes_.backward_rows == BackwardRows::kept) return {kept.rows, kept.groups};
+  return {to_experts(ex, permuted(ex, x, kept.pair_of, choices(), kept.row_of), kept), kept.groups};
 }
 
 InFlight AllToAllDispatcher::dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads&,

@@ -4,23 +4,43 @@
 
 #include "megalith/nn/moe/expert_parallel.h"
 #include "megalith/nn/moe/moe_config.h"
+#include "megalith/nn/row_gemms.h"
 #include "megalith/ops/expert_choices.h"
 #include "megalith/ops/row_budget.h"
 #include "megalith/ops/row_exchange.h"
 
 namespace megalith::nn {
 
+/// The forms in which experts read rows. A dispatcher that rounds rows where it brings them makes these and no others;
+/// other dispatchers make the numbers.
+struct RowForms {
+  bool numbers = true;    ///< as they are
+  bool straight = false;  ///< in E4M3, for products with weights
+  bool turned = false;    ///< in E4M3, for weight gradients
+};
+/// Of the rows of the forward pass, of their gradients, and of the rows in backward.
+struct PassForms {
+  RowForms forward = {}, grads = {}, again = {};
+};
+
 /// Rows in the order of their experts, those of an expert by (source rank, token).
 struct ExpertRows {
-  Tensor rows;  ///< [M, H]
+  Tensor rows;  ///< [M, H], undefined where no product reads the numbers
   ops::GroupRows groups;
+  RowOperands operands = {};  ///< of the rows, where the dispatcher makes them (nn/moe/expert_gemms.h)
+
+  Index count() const {  ///< M
+    if (rows) return rows.dim(0);
+    return operands.straight ? operands.straight.values.dim(0) : operands.turned.values.dim(1);
+  }
 };
 
 /// Numbers of every row of an expert in backward. To the experts: the gradient dy of its token's sum, and the weight
 /// that the row's result has in the sum. From them: the gradients of the row and of this weight.
 struct RowGrads {
-  Tensor rows;     ///< [M, H]
+  Tensor rows;     ///< [M, H], undefined as above
   Tensor weights;  ///< [M, 1] f32 (f64)
+  RowOperands operands = {};
 };
 
 /// Rows of the groups from `first` on, which may still be on their way. Wait before their first use. 0: all are here.
@@ -75,7 +95,7 @@ class Dispatcher {
   /// Those to the rows of this rank's experts. Weights are here, of other rows `later` as above.
   virtual RowGrads return_rows_backward(Exec& ex, Saved& saved, LaterRows& later) const = 0;
   /// dispatch()'s rows, for backward: kept, or brought once more (BackwardRows). x: that of permute().
-  virtual Tensor dispatched(Exec& ex, const Tensor& x, Saved& saved) const = 0;
+  virtual ExpertRows dispatched(Exec& ex, const Tensor& x, Saved& saved) const = 0;
   /// The experts' gradients to where their rows came from. Wait for the result before permute_backward(). `sources`:
   /// its results, which a dispatcher may already write.
   virtual InFlight dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,
@@ -109,6 +129,7 @@ struct DispatchSizes {
   BackwardRows backward_rows = BackwardRows::kept;
   RankCapacity rank_capacity = {};  ///< where dispatchers limit rows
   Index first_groups = 0;           ///< experts of a rank whose rows come first; 0: all at once
+  PassForms forms = {};             ///< for dispatchers that round rows where they bring them
   bool pads() const { return run > 0; }
   /// Rows that every expert gets of `rows` rows; 0: as many as chose it.
   Index padded(Index rows, Mode mode) const { return pads() && mode == Mode::train ? rows / run * capacity : 0; }

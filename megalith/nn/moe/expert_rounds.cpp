@@ -135,7 +135,7 @@ void ExpertRounds::backward(Exec& ex, const Backward& in, const Experts& experts
   if (clones != nullptr) clones->begin_rounds(ex, ExpertClones::Rounds::backward);
   for_rounds(ex, saved, [&](const ExpertRange& range) {
     const RowGrads dy{pulled(ex, in.dy, saved.plan.rows), pulled(ex, weights, saved.plan.pairs)};
-    const Tensor rows = pulled(ex, in.x, saved.plan.rows);
+    const ExpertRows rows{pulled(ex, in.x, saved.plan.rows), saved.plan.groups};
     of_experts.groups = saved.plan.groups;
     const RowGrads d_rows = experts.backward_again(ex, rows, dy, in.weight_grads, of_experts, range);
     give_back(ex, d_rows.rows, saved.grads.rows, saved);

@@ -85,6 +85,15 @@ Experts::Experts(const std::string& name, const SublayerOptions& options, ParamS
       up_(params.at(name + ".up.weight")),
       down_(params.at(name + ".down.weight")) {}
 
+PassForms Experts::row_forms(const SublayerOptions& options) {
+  if (options.gemms.rows != GemmFormat::e4m3) return {};
+  const bool turned = options.gemms.weight_grad == GemmFormat::e4m3,
+             recomputes = options.recompute.has(RecomputeModule::mlp);
+  return {.forward = {.numbers = false, .straight = true},
+          .grads = {.numbers = !turned, .straight = true, .turned = turned},
+          .again = {.numbers = !turned, .straight = recomputes, .turned = turned}};
+}
+
 Tensor Experts::weights(ExpertMatrix matrix) const { return as_matrices(param(matrix).value); }
 Tensor Experts::grads(ExpertMatrix matrix) const { return as_matrices(param(matrix).grad); }
 
@@ -114,15 +123,13 @@ void Experts::for_groups_that_arrive(Exec& ex, ExpertMatrix matrix, const Saved&
 
 Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range,
                         LaterRows& later) const {
-  const Index rows = in.rows.dim(0), units = weights(ExpertMatrix::down).dim(2);
-  const DType dtype = in.rows.dtype();
   saved.groups = in.groups;
-  saved.up = ex.tensor({rows, weights(ExpertMatrix::up).dim(1)}, dtype);
+  saved.up = ex.tensor({in.count(), weights(ExpertMatrix::up).dim(1)}, dtype());
   if (has_fp8_rows()) {
     if (later.first > 0) later.in_flight.wait(ex);
     return forward_fp8(ex, in, saved, range);
   }
-  const Tensor h = ex.tensor({rows, units}, dtype), y = ex.tensor({rows, in.rows.dim(1)}, dtype);
+  const Tensor h = ex.tensor({in.count(), weights(ExpertMatrix::down).dim(2)}, dtype()), y = ex.tensor_like(in.rows);
   for_groups_that_arrive(ex, ExpertMatrix::up, saved, range, later,
                          [&](const Tensor& w, const ops::GroupRows& groups, ops::SmMargin margin) {
                            ops::grouped_matmul_activated(
@@ -135,7 +142,7 @@ Tensor Experts::forward(Exec& ex, const ExpertRows& in, Saved& saved, const Expe
   return y;
 }
 
-RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+RowGrads Experts::backward(Exec& ex, const ExpertRows& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                            LaterRows& later) const {
   const ExpertRange range = all(saved.groups);
   if (recomputes_first_gemm_) recompute_first_gemm(ex, in, saved, range);
@@ -146,22 +153,22 @@ RowGrads Experts::backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::
   return gradients(ex, in, dy, weight_grads, saved, range, later);
 }
 
-void Experts::add_last_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved) const {
+void Experts::add_last_weight_grads(Exec& ex, const ExpertRows& in, ops::Write weight_grads, const Saved& saved) const {
   add_up_weight_grads(ex, in, weight_grads, saved, all(saved.groups), ops::SmMargin::communication);
 }
 
-void Experts::add_up_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved,
+void Experts::add_up_weight_grads(Exec& ex, const ExpertRows& in, ops::Write weight_grads, const Saved& saved,
                                   const ExpertRange& range, ops::SmMargin sm_margin) const {
-  RowFactors rows{.dy = saved.up, .x = in, .write = weight_grads, .sm_margin = sm_margin};
+  RowFactors rows{.dy = saved.up, .x = in.rows, .write = weight_grads, .sm_margin = sm_margin};
   if (has_fp8_weight_grads()) {
     rows.dy_turned = saved.up_grad_turned;
-    rows.x_turned = turned_expert_rows(ex, in, saved.groups);
+    rows.x_turned = in.operands.turned ? in.operands.turned : turned_expert_rows(ex, in.rows, saved.groups);
   }
   add_weight_grads(ex, ExpertMatrix::up, rows, saved, range);
 }
 
-RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
-                                 const ExpertRange& range) const {
+RowGrads Experts::backward_again(Exec& ex, const ExpertRows& in, const RowGrads& dy, ops::Write weight_grads,
+                                 Saved& saved, const ExpertRange& range) const {
   recompute_first_gemm(ex, in, saved, range);
   LaterRows none;
   const RowGrads dx = has_fp8_rows() ? gradients_fp8(ex, in, dy, weight_grads, saved, range)
@@ -170,11 +177,11 @@ RowGrads Experts::backward_again(Exec& ex, const Tensor& in, const RowGrads& dy,
   return dx;
 }
 
-void Experts::recompute_first_gemm(Exec& ex, const Tensor& in, Saved& saved, const ExpertRange& range) const {
-  saved.up = ex.tensor({in.dim(0), weights(ExpertMatrix::up).dim(1)}, in.dtype());
+void Experts::recompute_first_gemm(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const {
+  saved.up = ex.tensor({in.count(), weights(ExpertMatrix::up).dim(1)}, dtype());
   if (has_fp8_rows()) return first_gemm_fp8(ex, in, saved, range);
   for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
-    ops::grouped_matmul(ex, {.x = in, .w = w, .y = saved.up, .groups = groups});
+    ops::grouped_matmul(ex, {.x = in.rows, .w = w, .y = saved.up, .groups = groups});
   });
 }
 
@@ -185,11 +192,11 @@ void Experts::sum_grad_squares(Exec& ex, ops::Write weight_grads, const Saved& s
   }
 }
 
-RowGrads Experts::gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+RowGrads Experts::gradients(Exec& ex, const ExpertRows& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                             const ExpertRange& range, LaterRows& later) const {
   const Tensor &z = saved.up, &d_up = saved.up;  // in its place
-  const Tensor weighted = ex.tensor({in.dim(0), weights(ExpertMatrix::down).dim(2)}, in.dtype());
-  const RowGrads dx{ex.tensor_like(in), ex.tensor_like(dy.weights)};
+  const Tensor weighted = ex.tensor({in.count(), weights(ExpertMatrix::down).dim(2)}, dtype());
+  const RowGrads dx{ex.tensor_like(in.rows), ex.tensor_like(dy.weights)};
   for_groups_that_arrive(ex, ExpertMatrix::down, saved, range, later,
                          [&](const Tensor& w, const ops::GroupRows& groups, ops::SmMargin margin) {
                            ops::grouped_matmul_activated_input_grad(ex, {.dy = dy.rows,
@@ -209,16 +216,17 @@ RowGrads Experts::gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops:
   return dx;
 }
 
-void Experts::first_gemm_fp8(Exec& ex, const Tensor& in, const Saved& saved, const ExpertRange& range) const {
-  const ops::Operand x = expert_rows(ex, formats_, in, saved.groups, false).straight;
+void Experts::first_gemm_fp8(Exec& ex, const ExpertRows& in, const Saved& saved, const ExpertRange& range) const {
+  const ops::Operand x =
+      in.operands.straight ? in.operands.straight : expert_rows(ex, formats_, in.rows, saved.groups, false).straight;
   for_own_and_clones(ex, ExpertMatrix::up, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
     multiply_expert_rows(ex, {.rows = x, .weights = w, .out = saved.up, .groups = groups});
   });
 }
 
 Tensor Experts::forward_fp8(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const {
-  const Tensor y = ex.tensor({in.rows.dim(0), in.rows.dim(1)}, in.rows.dtype());
-  first_gemm_fp8(ex, in.rows, saved, range);
+  const Tensor y = ex.tensor({in.count(), hidden_size()}, dtype());
+  first_gemm_fp8(ex, in, saved, range);
   const ops::Operand h = activated_expert_rows(ex, saved.up, weights(ExpertMatrix::down).dim(2), saved.groups);
   for_own_and_clones(ex, ExpertMatrix::down, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
     multiply_expert_rows(ex, {.rows = h, .weights = w, .out = y, .groups = groups});
@@ -226,12 +234,13 @@ Tensor Experts::forward_fp8(Exec& ex, const ExpertRows& in, Saved& saved, const 
   return y;
 }
 
-RowGrads Experts::gradients_fp8(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
-                                const ExpertRange& range) const {
+RowGrads Experts::gradients_fp8(Exec& ex, const ExpertRows& in, const RowGrads& dy, ops::Write weight_grads,
+                                Saved& saved, const ExpertRange& range) const {
   const Tensor d_up = saved.up;  // in the place of z
-  const Tensor weighted = ex.tensor({in.dim(0), weights(ExpertMatrix::down).dim(2)}, in.dtype());
-  const RowGrads dx{ex.tensor_like(in), ex.tensor_like(dy.weights)};
-  const RowOperands dy_rows = expert_rows(ex, formats_, dy.rows, saved.groups, true);
+  const Tensor weighted = ex.tensor({in.count(), weights(ExpertMatrix::down).dim(2)}, dtype());
+  const RowGrads dx{ex.tensor({in.count(), hidden_size()}, dtype()), ex.tensor_like(dy.weights)};
+  const RowOperands dy_rows =
+      dy.operands.is_made ? dy.operands : expert_rows(ex, formats_, dy.rows, saved.groups, true);
   for_own_and_clones(ex, ExpertMatrix::down, saved, range, [&](const Tensor& w, const ops::GroupRows& groups) {
     multiply_expert_rows(ex,
                          {.rows = dy_rows.straight, .weights = w, .turned = true, .out = weighted, .groups = groups});

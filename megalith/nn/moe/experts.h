@@ -39,8 +39,8 @@ class ExpertClones {
 /// of which a rank's experts and slices are one box; no biases. They live on the expert grid: gradients are summed over
 /// edp. No communication but that of clones: slices are summed where the rows came from. Clones are computed after the
 /// rank's own experts, by products of their own, so that these hide the transfer of their weights.
-/// A pass keeps `up` only; the activation is computed again from it. With GemmFormat::e4m3 rows and weights are rounded
-/// before each product (nn/moe/expert_gemms.h), and no product runs before all rows are here.
+/// A pass keeps `up` only; the activation is computed again from it. With GemmFormat::e4m3 rows that come as numbers,
+/// and weights, are rounded before each product (nn/moe/expert_gemms.h), and no product runs before all rows are here.
 class Experts {
  public:
   struct Saved {
@@ -51,10 +51,12 @@ class Experts {
   };
   static void declare(std::vector<ParamSpec>& specs, const std::string& name, const MoeSpec& spec,
                       const StreamSpec& stream, const ExpertParallel& experts);
+  /// The forms in which passes with these options read rows.
+  static PassForms row_forms(const SublayerOptions& options);
   Experts(const std::string& name, const SublayerOptions& options, ParamSet& params);
 
-  /// in.rows -> the results [M, H] of this rank's slices, not weighted. Waits for later rows when the first product of
-  /// the groups before them runs.
+  /// The rows `in` -> the results [M, H] of this rank's slices, not weighted. Waits for later rows when the first
+  /// product of the groups before them runs.
   Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved, LaterRows& later) const {
     return forward(ex, in, saved, all(in.groups), later);
   }
@@ -64,14 +66,14 @@ class Experts {
     return forward(ex, in, saved, range, none);
   }
   /// dy: the gradient of the weighted results' sums, unweighted. Adds to the weights' gradients, but for
-  /// add_last_weight_grads(). Returns the gradients of in.rows, and of this rank's slices those of the weights of rows.
-  /// Waits for later rows of dy.rows as forward() does.
-  RowGrads backward(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+  /// add_last_weight_grads(). Returns the gradients of the rows `in`, and of this rank's slices those of the weights of
+  /// rows. Waits for later rows of dy.rows as forward() does.
+  RowGrads backward(Exec& ex, const ExpertRows& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                     LaterRows& later) const;
   /// Those of the first product's weights, which backward() leaves out: the gradients of rows may leave before.
-  void add_last_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved) const;
+  void add_last_weight_grads(Exec& ex, const ExpertRows& in, ops::Write weight_grads, const Saved& saved) const;
   /// Both for the rows of these groups only. `up` was not kept; saved.groups are those of `in`.
-  RowGrads backward_again(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+  RowGrads backward_again(Exec& ex, const ExpertRows& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                           const ExpertRange& range) const;
   /// The squares of the weights' gradients, after the last part of them, where the parts have not left them.
   void sum_grad_squares(Exec& ex, ops::Write weight_grads, const Saved& saved) const;
@@ -84,18 +86,20 @@ class Experts {
   static ExpertRange all(const ops::GroupRows& groups) { return {0, groups.count()}; }
   Tensor forward(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range, LaterRows& later) const;
   /// From saved.up, which its gradient takes the place of.
-  RowGrads gradients(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+  RowGrads gradients(Exec& ex, const ExpertRows& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                      const ExpertRange& range, LaterRows& later) const;
+  DType dtype() const { return up_.value.dtype(); }
+  Index hidden_size() const { return weights(ExpertMatrix::down).dim(1); }
   bool has_fp8_rows() const { return formats_.rows == GemmFormat::e4m3; }
   bool has_fp8_weight_grads() const { return formats_.weight_grad == GemmFormat::e4m3; }
   /// The same with FP8 operands.
   Tensor forward_fp8(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const;
-  RowGrads gradients_fp8(Exec& ex, const Tensor& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
+  RowGrads gradients_fp8(Exec& ex, const ExpertRows& in, const RowGrads& dy, ops::Write weight_grads, Saved& saved,
                          const ExpertRange& range) const;
-  void first_gemm_fp8(Exec& ex, const Tensor& in, const Saved& saved, const ExpertRange& range) const;
-  void recompute_first_gemm(Exec& ex, const Tensor& in, Saved& saved, const ExpertRange& range) const;
+  void first_gemm_fp8(Exec& ex, const ExpertRows& in, const Saved& saved, const ExpertRange& range) const;
+  void recompute_first_gemm(Exec& ex, const ExpertRows& in, Saved& saved, const ExpertRange& range) const;
   /// Those of the first product's weights, for the rows of these groups.
-  void add_up_weight_grads(Exec& ex, const Tensor& in, ops::Write weight_grads, const Saved& saved,
+  void add_up_weight_grads(Exec& ex, const ExpertRows& in, ops::Write weight_grads, const Saved& saved,
                            const ExpertRange& range, ops::SmMargin sm_margin) const;
   /// The factors of weight gradients, and how those of this rank's experts are written.
   struct RowFactors {

@@ -1,6 +1,6 @@
 #include "megalith/nn/moe/local_dispatcher.h"
 
-#include "megalith/ops/rows.h"
+#include "megalith/ops/quantise_rows.h"
 
 namespace megalith::nn {
 namespace {
@@ -44,10 +44,26 @@ void LocalDispatcher::reach(Exec& ex, MoePoint point, Saved& kept) const {
   if (copies_.issue && copies_.wait == point) kept.groups.host = ops::HostGroups(kept.on_host.wait(alone_));
 }
 
+ExpertRows LocalDispatcher::gathered(Exec& ex, const Tensor& x, const RowForms& forms, const Saved& kept) const {
+  if (!forms.straight && !forms.turned) return {permuted(ex, x, kept.pair_of, sizes_.top_k, kept.row_of), kept.groups};
+  const Index rows = kept.pair_of.numel(), hidden = x.dim(1);
+  ExpertRows made{{}, kept.groups, {.is_made = true}};
+  if (forms.numbers) made.rows = ex.tensor({rows, hidden}, x.dtype());
+  if (forms.straight) made.operands.straight = ops::make_operand(ex, rows, hidden, ops::ScaleBlocks::vectors);
+  if (forms.turned) made.operands.turned = ops::make_operand(ex, hidden, rows, ops::ScaleBlocks::vectors);
+  ops::quantise_rows(ex, {.x = x,
+                          .pair_of = kept.pair_of,
+                          .rows = made.rows,
+                          .straight = made.operands.straight,
+                          .turned = made.operands.turned,
+                          .top_k = sizes_.top_k});
+  return made;
+}
+
 void LocalDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   Saved& kept = local(saved);
   reach(ex, MoePoint::before_permutation_1, kept);
-  kept.rows = permuted(ex, x, kept.pair_of, sizes_.top_k, kept.row_of);
+  kept.rows = gathered(ex, x, sizes_.forms.forward, kept);
 }
 
 InFlight LocalDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows&) const {
@@ -60,7 +76,7 @@ InFlight LocalDispatcher::dispatch(Exec& ex, Dispatcher::Saved& saved, LaterRows
 
 ExpertRows LocalDispatcher::arrived(Exec&, Dispatcher::Saved& saved) const {
   const Saved& kept = local(saved);
-  return {kept.rows, kept.groups};
+  return {kept.rows.rows, kept.groups, kept.rows.operands};
 }
 
 void LocalDispatcher::return_rows(Exec&, const Tensor& rows, Dispatcher::Saved& saved) const {
@@ -75,16 +91,16 @@ void LocalDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& y, 
 void LocalDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights,
                                        Dispatcher::Saved& saved) const {
   Saved& kept = local(saved);
-  kept.grads = permuted_grads(ex, dy, weights, kept.pair_of, kept.row_of);
+  const ExpertRows rows = gathered(ex, dy, sizes_.forms.grads, kept);
+  kept.grads = {rows.rows, permuted(ex, weights.reshaped({weights.numel(), 1}), kept.pair_of, 1), rows.operands};
 }
 
 RowGrads LocalDispatcher::return_rows_backward(Exec&, Dispatcher::Saved& saved, LaterRows&) const {
   return local(saved).grads;
 }
 
-Tensor LocalDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
-  const Saved& kept = local(saved);
-  return permuted(ex, x, kept.pair_of, sizes_.top_k, kept.row_of);
+ExpertRows LocalDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
+  return gathered(ex, x, sizes_.forms.again, local(saved));
 }
 
 InFlight LocalDispatcher::dispatch_backward(Exec&, const RowGrads& rows, const SourceGrads&,

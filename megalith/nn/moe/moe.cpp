@@ -58,6 +58,7 @@ std::unique_ptr<Dispatcher> make_dispatcher(const MoeSpec& spec, const SublayerO
                                             const ExpertParallel& experts, Index columns) {
   DispatchSizes sizes = dispatch_sizes(spec, options, columns);
   sizes.first_groups = first_groups_of(spec, experts);
+  sizes.forms = Experts::row_forms(options);
   if (options.recompute.has(RecomputeModule::dispatch)) sizes.backward_rows = BackwardRows::fetched;
   // Passes that pad copy nothing.
   const HostCopies copies = host_copies(facts_of_copies(spec, experts, Mode::evaluate, options.captured_end));
@@ -254,8 +255,8 @@ void Moe::experts_backward(Exec& ex, const Microbatch& microbatch, MoeState& sav
   }
   LaterRows later;
   const RowGrads dy = dispatcher_->return_rows_backward(ex, *saved.dispatcher, later);
-  saved.rows.rows = dispatcher_->dispatched(ex, saved.router.x, *saved.dispatcher);
-  saved.d_rows = experts_.backward(ex, saved.rows.rows, dy, microbatch.weight_grads, saved.experts, later);
+  saved.rows = dispatcher_->dispatched(ex, saved.router.x, *saved.dispatcher);
+  saved.d_rows = experts_.backward(ex, saved.rows, dy, microbatch.weight_grads, saved.experts, later);
 }
 
 /// The gradients of rows return beside the last weight gradient.
@@ -264,7 +265,7 @@ void Moe::dispatch_backward(Exec& ex, const Microbatch& microbatch, const Tensor
   saved.d_sources = {has_share ? ex.tensor_like(saved.router.x) : dx, ex.tensor_like(saved.router.weights)};
   if (in_rounds(microbatch)) return;
   InFlight rows = dispatcher_->dispatch_backward(ex, saved.d_rows, saved.d_sources, *saved.dispatcher);
-  experts_.add_last_weight_grads(ex, saved.rows.rows, microbatch.weight_grads, saved.experts);
+  experts_.add_last_weight_grads(ex, saved.rows, microbatch.weight_grads, saved.experts);
   rows.wait(ex);
 }
 

@@ -137,14 +137,14 @@ RowGrads PeerDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved
   return {coming.rows, weights};
 }
 
-Tensor PeerDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
+ExpertRows PeerDispatcher::dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
   const Saved& kept = peer(saved);
-  if (sizes_.backward_rows == BackwardRows::kept) return kept.rows;
+  if (sizes_.backward_rows == BackwardRows::kept) return {kept.rows, kept.plan.groups};
   LaterRows later;
   ComingRows coming = pull_rows(ex, x, kept.plan, later);
   coming.in_flight.wait(ex);
   later.in_flight.wait(ex);
-  return coming.rows;
+  return {coming.rows, kept.plan.groups};
 }
 
 InFlight PeerDispatcher::dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,

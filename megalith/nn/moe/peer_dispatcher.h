@@ -43,7 +43,7 @@ class PeerDispatcher final : public Dispatcher {
   void combine(Exec& ex, const Tensor& weights, const Tensor& y, Dispatcher::Saved& saved) const override;
   void combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights, Dispatcher::Saved& saved) const override;
   RowGrads return_rows_backward(Exec& ex, Dispatcher::Saved& saved, LaterRows& later) const override;
-  Tensor dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
+  ExpertRows dispatched(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const override;
   InFlight dispatch_backward(Exec& ex, const RowGrads& rows, const SourceGrads& sources,
                              Dispatcher::Saved& saved) const override;
   void permute_backward(Exec& ex, const SourceGrads& sources, Dispatcher::Saved& saved) const override;
