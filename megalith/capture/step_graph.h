@@ -45,8 +45,12 @@ class StepGraph {
   }
   /// Drops the graph. The next runs are eager again; then it is captured again.
   void reset() {
-    graph_ = {};
+    drop();
     eager_runs_ = 0;
+  }
+  /// Drops the graph. The next run captures it again.
+  void drop() {
+    graph_ = {};
     launches_ = {};
   }
 

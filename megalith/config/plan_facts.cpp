@@ -77,7 +77,7 @@ capture::RunFacts RunPlan::run_facts() const {
           .for_inference = false,         // plans are of training
           .hybrid_context_parallel = false,
           .ramps_batch = train.ramp.has_value(),
-          .records_again = false,
+          .records_again = true,
           .random_on_host = false,  // seed, step and site lie in device memory
           .maps_memory = is_on_gpus && grid.world_size > 1,
           .nccl_registers = false};  // the program sets NCCL_GRAPH_REGISTER = 0

@@ -1,7 +1,9 @@
 #include "megalith/config/plan_rules.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
+#include <utility>
 
 #include "megalith/base/names.h"
 #include "megalith/base/str.h"
@@ -142,7 +144,42 @@ void check_row_shares(const RunPlan& plan, Problems& out) {
               round_up(samples, std::lcm(halves, shares / std::gcd(shares, seq_len))), " would do"));
 }
 
-/// What a batch that grows does not go with, and whether its sizes fit.
+/// Whether the pipeline can run a step of so many samples, a multiple of micro_batch * dp.
+bool can_run(const RunPlan& plan, Index batch) {
+  Problems problems;
+  const Index microbatches = batch / (plan.train.micro_batch * plan.grid.dp);
+  pipeline::check_shape({plan.grid.pp, plan.chunks, static_cast<int>(microbatches), plan.group_size}, problems);
+  return problems.empty();
+}
+
+/// The first size of a ramp from `start` that the pipeline cannot run; 0: there is none. Whether it can depends on the
+/// microbatches beyond whole groups, which repeat.
+Index first_illegal_size(const RunPlan& plan, Index start) {
+  const Index group = plan.group_size == 0 ? plan.grid.pp : plan.group_size;
+  for (Index i = 1; i <= std::min(plan.train.ramp->end / start, group); ++i)
+    if (!can_run(plan, i * start)) return i * start;
+  return 0;
+}
+
+/// The legal start of a ramp to the same end that is nearest to the one given; 0: there is none.
+Index nearest_start(const RunPlan& plan) {
+  const BatchRamp& ramp = *plan.train.ramp;
+  const Index samples = plan.train.micro_batch * plan.grid.dp;
+  Index nearest = 0;
+  const auto consider = [&](Index start) {
+    if (start == ramp.end || start % samples != 0 || first_illegal_size(plan, start) != 0) return;
+    const auto distance = [&](Index of) { return std::pair(std::abs(of - ramp.start), of); };
+    if (nearest == 0 || distance(start) < distance(nearest)) nearest = start;
+  };
+  for (Index divisor = 1; divisor * divisor <= ramp.end; ++divisor) {
+    if (ramp.end % divisor != 0) continue;
+    consider(divisor);
+    consider(ramp.end / divisor);
+  }
+  return nearest;
+}
+
+/// Each size of a batch that grows must have whole microbatches, as many as the chunks of a pipeline can run.
 void check_ramp(const RunPlan& plan, Problems& out) {
   if (!plan.train.ramp) return;
   const BatchRamp& ramp = *plan.train.ramp;
@@ -150,15 +187,25 @@ void check_ramp(const RunPlan& plan, Problems& out) {
   const auto require = [&](bool fits, const std::string& rule) {
     out.require(fits, "train.batch_ramp", ramp.text(), rule);
   };
+  require(!plan.task.is_set(),
+          "does not go with task.name: an epoch has whole batches of one size, and intervals are counted in steps");
+  require(plan.model.moe.replay.empty(), "does not go with moe.replay, whose file has steps of one size");
   require(ramp.end == plan.train.global_batch,
           str("must end at train.global_batch = ", plan.train.global_batch, "; leave that out"));
-  require(ramp.start % samples == 0, str("must start at a multiple of train.micro_batch * dp = ",
-                                         plan.train.micro_batch, " * ", plan.grid.dp, " = ", samples));
-  require(plan.chunks == 1, "does not go with parallel.chunks > 1, whose memory depends on the microbatches of a step");
-  require(!plan.model.moe.has_experts(), "does not go with moe.num_experts, whose losses are shares of one batch size");
-  require(!plan.task.is_set(), "does not go with task.name: an epoch has whole batches of one size");
-  require(plan.graphs.mode == capture::GraphMode::none,
-          "needs graphs.mode = none: a graph holds the microbatches of one batch size");
+  if (ramp.end != plan.train.global_batch || !can_run(plan, ramp.end)) return;  // reported already
+  const auto nearest = [&] {
+    const Index start = nearest_start(plan);
+    if (start > 0) return str("; the nearest START is ", start);
+    return str("; there is none with END = ", ramp.end, plan.chunks > 1 ? ": give another one, or fewer chunks" : "");
+  };
+  if (ramp.start % samples != 0)
+    return require(false, str("must start at a multiple of train.micro_batch * dp = ", plan.train.micro_batch, " * ",
+                              plan.grid.dp, " = ", samples, nearest()));
+  if (const Index illegal = first_illegal_size(plan, ramp.start); illegal > 0)
+    require(false, str("its steps of ", illegal, " samples have ", illegal / samples,
+                       " microbatches, which parallel.chunks = ", plan.chunks, " cannot run in groups of ",
+                       plan.group_size == 0 ? plan.grid.pp : plan.group_size, " over parallel.pp = ", plan.grid.pp,
+                       nearest()));
 }
 
 void check_batches(const RunPlan& plan, Problems& out) {

@@ -135,7 +135,7 @@ void Stage::plan_memory() {
   plan_pass(pass(nn::Mode::train));
   plan_pass(pass(nn::Mode::evaluate));
   if (may_run_in_rounds()) plan_pass(pass(nn::Mode::train, nn::RowExchange::in_rounds));
-  train_schedule_ = cheapest_lowering(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training, batch_));
+  train_schedule_ = cheapest_lowering();
   eval_schedule_ =
       pipeline::lower(schedule_shape(config_, mesh_, pipeline::ScheduleMode::forward_only, batch_), mesh_.pp_rank());
   first_slot_ = first_slots(train_schedule_, config_.chunks);
@@ -144,26 +144,45 @@ void Stage::plan_memory() {
 
 void Stage::set_batch(Index global_batch) {
   if (global_batch == batch_) return;
-  if (config_.chunks > 1 || config_.capture.layers.any() || config_.input_uploads == InputUploads::whole_step)
-    throw InternalError("[Stage::set_batch] chunks or graphs: their memory is that of one batch size");
-  pipeline::LoweredSchedule schedule =
-      cheapest_lowering(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training, global_batch));
-  if (schedule.num_slots.front() > std::ssize(slots_))
-    throw InternalError(
-        str("[Stage::set_batch] ", schedule.num_slots.front(), " slots: ", slots_.size(), " are there"));
+  const Index smallest = config_.smallest_batch;
+  if (smallest == 0 || global_batch % smallest != 0 || global_batch < 1 || global_batch > config_.global_batch)
+    throw InternalError(str("[Stage::set_batch] ", global_batch, " samples: no step of that size was planned"));
+  pipeline::LoweredSchedule schedule = lower_step(global_batch, train_schedule_.slot_policy);
+  pipeline::widen(schedule, train_schedule_);
+  if (activation_bytes(schedule) != activation_bytes(train_schedule_))
+    throw InternalError(str("[Stage::set_batch] ", global_batch, " samples: their slots were not planned"));
   train_schedule_ = std::move(schedule);
   batch_ = global_batch;
 }
 
-pipeline::LoweredSchedule Stage::cheapest_lowering(const pipeline::ScheduleShape& shape) const {
+pipeline::LoweredSchedule Stage::lower_step(Index global_batch, pipeline::SlotPolicy slots) const {
+  const auto gather = params().is_sharded() ? pipeline::ParamGather::every_step : pipeline::ParamGather::never;
+  return pipeline::lower(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training, global_batch),
+                         mesh_.pp_rank(), {.slots = slots, .gather = gather});
+}
+
+pipeline::LoweredSchedule Stage::cheapest_lowering() const {
   const auto lower = [&](pipeline::SlotPolicy slots) {
-    const auto gather = params().is_sharded() ? pipeline::ParamGather::every_step : pipeline::ParamGather::never;
-    return pipeline::lower(shape, mesh_.pp_rank(), {.slots = slots, .gather = gather});
+    pipeline::LoweredSchedule schedule = lower_step(config_.global_batch, slots);
+    for (const Index batch : smaller_steps()) pipeline::widen(schedule, lower_step(batch, slots));
+    return schedule;
   };
   pipeline::LoweredSchedule per_chunk = lower(pipeline::SlotPolicy::per_chunk);
   if (config_.chunks == 1) return per_chunk;
   pipeline::LoweredSchedule shared = lower(pipeline::SlotPolicy::shared);
   return activation_bytes(shared) < activation_bytes(per_chunk) ? shared : per_chunk;
+}
+
+std::vector<Index> Stage::smaller_steps() const {
+  // With one chunk a smaller step needs no more than a larger one.
+  if (config_.smallest_batch == 0 || config_.chunks == 1) return {};
+  const Index first = num_microbatches(config_, mesh_, config_.smallest_batch);
+  const Index group =
+      pipeline::group_size(schedule_shape(config_, mesh_, pipeline::ScheduleMode::training, config_.global_batch));
+  const Index sizes = std::min(config_.global_batch / config_.smallest_batch - 1, ceil_div(2 * group, first) + group);
+  std::vector<Index> steps;
+  for (Index i = 1; i <= sizes; ++i) steps.push_back(i * config_.smallest_batch);
+  return steps;
 }
 
 Index Stage::slot_bytes(const pipeline::LoweredSchedule& schedule, int pool, nn::RowExchange exchange) const {

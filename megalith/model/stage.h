@@ -32,6 +32,7 @@ struct StageConfig {
       nn::SequenceParallel::off;            ///< on: a rank holds a share of the rows outside tensor-parallel regions
   int sub_batches = 1;                      ///< of the layers' forward passes: 1 or 2
   Index global_batch = 1, micro_batch = 1;  ///< of steps the largest (Stage::set_batch), and of evaluations
+  Index smallest_batch = 0;  ///< steps may have any multiple of it up to global_batch; 0: all have global_batch
   std::uint64_t seed = 0;
   Policy policy = {};
   Device device = Device::cpu;
@@ -88,8 +89,9 @@ class Stage : public pipeline::Stage {
     return {memory_.work().data(), static_cast<std::size_t>(memory_.work().bytes())};
   }
 
-  /// From here on steps have so many samples, at most config().global_batch: schedule() changes. Only with one chunk,
-  /// and without graphs.
+  /// From here on steps have so many samples: schedule() changes, in the memory of the largest step. Graphs of steps of
+  /// another size must not be launched any more. Throws InternalError for a size that was not planned
+  /// (StageConfig::smallest_batch).
   void set_batch(Index global_batch);
   Index step_batch() const { return batch_; }
   /// Sets the batch of the next passes, and uploads it with InputUploads::whole_step. `first_sample`: number of the
@@ -199,7 +201,12 @@ class Stage : public pipeline::Stage {
     return row_exchange_ == nn::RowExchange::in_rounds ? slot.in_rounds : slot.activations;
   }
   void plan_memory();
-  pipeline::LoweredSchedule cheapest_lowering(const pipeline::ScheduleShape& shape) const;
+  /// Sizes of steps that may need slots or buffers which the largest does not. From two groups of microbatches on,
+  /// needs repeat with every further group (tests/pipeline/room_test.cpp): larger sizes need nothing more.
+  std::vector<Index> smaller_steps() const;
+  pipeline::LoweredSchedule lower_step(Index global_batch, pipeline::SlotPolicy slots) const;
+  /// Of the largest step, with slots and buffers for all smaller ones.
+  pipeline::LoweredSchedule cheapest_lowering() const;
   void plan_pass(const Pass& pass);
   Index activation_bytes(const pipeline::LoweredSchedule& schedule,
                          nn::RowExchange exchange = nn::RowExchange::at_once) const;

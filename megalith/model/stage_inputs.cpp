@@ -19,7 +19,8 @@ void Stage::load(Exec& ex, nn::Mode mode, const BatchSource& source, Index first
   optimizer_state_ = optimizer_state;
   if (config_.input_uploads == InputUploads::one_by_one) return;
   LossCounts counts{};
-  step_inputs_.load(ex, [&](int microbatch, std::span<std::byte> host) { fill_block(microbatch, host, counts); });
+  step_inputs_.load(ex, num_microbatches(config_, mesh_, batch()),
+                    [&](int microbatch, std::span<std::byte> host) { fill_block(microbatch, host, counts); });
   loss_counts_ = mesh_.last_stage() ? counts : LossCounts{};
 }
 

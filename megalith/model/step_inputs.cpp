@@ -24,16 +24,16 @@ std::byte* StepInputs::begin_load() {
   return host_[next_].memory.data();
 }
 
-void StepInputs::end_load(Exec& ex) {
+void StepInputs::end_load(Exec& ex, Index bytes) {
   if (device_ == Device::cpu) return;
   HostBlocks& host = host_[next_];
   next_ = (next_ + 1) % host_.size();
   std::byte* on_the_way = memory_.data() + all_bytes();
   taken_.hold(upload_stream_.get());
-  device::copy(device_, on_the_way, host.memory.data(), all_bytes(), upload_stream_.get());
+  device::copy(device_, on_the_way, host.memory.data(), bytes, upload_stream_.get());
   host.uploaded.record(upload_stream_.get());
   host.uploaded.hold(ex.stream());
-  ex.copy(memory_.data(), on_the_way, all_bytes());
+  ex.copy(memory_.data(), on_the_way, bytes);
   taken_.record(ex.stream());
 }
 

@@ -17,14 +17,13 @@ class StepInputs {
   static Index bytes(Device device, int microbatches, Index block_bytes);
   StepInputs(MemoryLedger& ledger, std::string_view owner, Device device, int microbatches, Index block_bytes);
 
-  /// Calls fill(microbatch, std::span<std::byte> host) for every block. Later work of `ex` reads the blocks. On a GPU
-  /// the host waits at most for the upload before the last one.
+  /// Calls fill(microbatch, std::span<std::byte> host) for the first `count` blocks. Later work of `ex` reads them. On
+  /// a GPU the host waits at most for the upload before the last one.
   template <class Fill>
-  void load(Exec& ex, Fill&& fill) {
+  void load(Exec& ex, int count, Fill&& fill) {
     std::byte* host = begin_load();
-    for (int i = 0; i < microbatches_; ++i)
-      fill(i, std::span(host + i * block_bytes_, static_cast<std::size_t>(block_bytes_)));
-    end_load(ex);
+    for (int i = 0; i < count; ++i) fill(i, std::span(host + i * block_bytes_, static_cast<std::size_t>(block_bytes_)));
+    end_load(ex, count * block_bytes_);
   }
   /// u8 [block_bytes], the same address for the whole run.
   Tensor block(int microbatch) const;
@@ -36,7 +35,7 @@ class StepInputs {
     Event uploaded;
   };
   std::byte* begin_load();
-  void end_load(Exec& ex);
+  void end_load(Exec& ex, Index bytes);
   Index all_bytes() const { return microbatches_ * block_bytes_; }
 
   Device device_ = Device::cpu;

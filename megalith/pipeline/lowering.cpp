@@ -295,6 +295,17 @@ LoweredSchedule lower(const ScheduleShape& shape, int stage, const std::vector<S
   return Lowering(shape, stage, lists, options).run();
 }
 
+void widen(LoweredSchedule& schedule, const LoweredSchedule& other) {
+  if (schedule.slot_policy != other.slot_policy || schedule.num_slots.size() != other.num_slots.size())
+    throw InternalError("[widen] the slots of one schedule are shared, and those of the other are not");
+  for (std::size_t pool = 0; pool < schedule.num_slots.size(); ++pool)
+    schedule.num_slots[pool] = std::max(schedule.num_slots[pool], other.num_slots[pool]);
+  for (const Flow flow : {Flow::activation, Flow::gradient}) {
+    schedule.receive_buffers[flow] = std::max(schedule.receive_buffers[flow], other.receive_buffers[flow]);
+    schedule.send_buffers[flow] = std::max(schedule.send_buffers[flow], other.send_buffers[flow]);
+  }
+}
+
 LoweredSchedule lower(const ScheduleShape& shape, int stage, const LoweringOptions& options) {
   const int pp = shape.num_stages;
   std::vector<Schedule> lists(at(std::max(pp, 0)));

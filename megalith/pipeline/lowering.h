@@ -106,4 +106,8 @@ LoweredSchedule lower(const ScheduleShape& shape, int stage, const LoweringOptio
 LoweredSchedule lower(const ScheduleShape& shape, int stage, const std::vector<Schedule>& lists,
                       const LoweringOptions& options);
 
+/// Adds slots and buffers to a schedule until it has as many as another one of the same stage and slot policy. Its
+/// actions use those that it had.
+void widen(LoweredSchedule& schedule, const LoweredSchedule& other);
+
 }  // namespace megalith::pipeline

@@ -265,11 +265,12 @@ nn::MoeTotals Engine::totals_in(std::byte* memory) const {
   return totals;
 }
 
-MoeReport Engine::read_moe(std::byte* totals) const {
+MoeReport Engine::read_moe(std::byte* totals, Index samples) const {
   if (memory_.stage().moe_totals().layers() == 0) return {};
   const model::ModelConfig& model = memory_.plan().model;
-  MoeReport report =
-      moe_report(totals_in(totals), model.moe_layers(), program_.rules().divided_by, model.moe.has_expert_bias());
+  const double part = static_cast<double>(samples) / static_cast<double>(memory_.plan().train.global_batch),
+               tokens = part * program_.rules().divided_by;
+  MoeReport report = moe_report(totals_in(totals), model.moe_layers(), tokens, model.moe.has_expert_bias());
   for (ExpertLoad& load : report.layers) {
     if (load.echo) load.echo->bytes = static_cast<double>(load.echo->clones) * clone_bytes(memory_.plan());
   }
@@ -299,6 +300,7 @@ StepReport Engine::finish_step() {
   std::string where;
   if (!finite && !rules.scaling.is_on()) where = where_not_finite(outcome, started.step());
   const Requests asked = StepProgram::answer(outcome.counts);
+  const Index samples = memory_.plan().train.batch_after(started.progress.samples);
   return {.loss = rules.mean_loss(outcome.totals, outcome.counts),
           .losses = means_of(outcome.totals, outcome.counts),
           .grad_norm = outcome.grad_norm,
@@ -314,7 +316,7 @@ StepReport Engine::finish_step() {
           .rows_factor = held ? 1e-3 * static_cast<double>(needed_factor(outcome_of(index) + kOutcomeBytes)) : 0.0,
           .stop = asked.stop == Stop::asked,
           .save = asked.save,
-          .moe = read_moe(outcome_of(index) + kOutcomeBytes)};
+          .moe = read_moe(outcome_of(index) + kOutcomeBytes, samples)};
 }
 
 std::vector<float> Engine::gather_numbers() {

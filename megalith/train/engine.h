@@ -87,6 +87,8 @@ class Engine {
   const capture::StepGraph& eval_graph() const { return graphs_.eval_graph(); }
   const GraphCache& layer_graphs() const { return graphs_.layer_graphs(); }
   CapturedGraphs captured_graphs() const { return graphs_.captured(); }
+  Index steps_with_graphs() const { return graphs_.steps_with_graphs(); }
+  Index captures() const { return graphs_.captures(); }
   void forget_graphs();
 
   comm::World& world() { return memory_.world(); }
@@ -128,7 +130,8 @@ class Engine {
   Index outcome_bytes() const;
   LossMeans means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const;
   nn::MoeTotals totals_in(std::byte* memory) const;
-  MoeReport read_moe(std::byte* totals) const;
+  /// Of a step of so many samples.
+  MoeReport read_moe(std::byte* totals, Index samples) const;
   std::byte* outcome_of(Index step_in_flight);  ///< its StepOutcome, then totals
   /// The numbers of the batch that was evaluated last, sample by sample, on rank 0. Collective.
   std::vector<float> gather_numbers();

@@ -48,6 +48,7 @@ struct CapturedLayers {
 
 CapturedLayers captured_layers(const model::Stage& stage, const config::RunPlan& plan) {
   CapturedLayers captured{{training_shape(plan), stage.mesh().pp_rank(), {}}, {}, {}};
+  captured.rank.shape.num_microbatches = model::num_microbatches(stage.config(), stage.mesh(), stage.step_batch());
   for (const model::Chunk& chunk : stage.chunks()) {
     std::vector<nn::LayerEdges>& of_chunk = captured.edges.emplace_back();
     std::vector<capture::LayerSizes>& sizes = captured.sizes.emplace_back();

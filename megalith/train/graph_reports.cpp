@@ -6,7 +6,6 @@
 namespace megalith::train {
 
 void GraphReports::start(Index step) {
-  first_step_ = step;
   const capture::GraphsConfig& graphs = plan_.graphs;
   const Index steps = plan_.train.steps - step;
   if (steps <= 0 || !has_graphs()) return;
@@ -21,6 +20,7 @@ void GraphReports::start(Index step) {
 }
 
 void GraphReports::after_step(Index step) {
+  note_capture(step);
   if (are_new(step)) report(step);
   report_check(step == plan_.train.steps ? MoreSteps::end : MoreSteps::come);
 }
@@ -32,11 +32,23 @@ void GraphReports::after_evaluation(Index step) {
 }
 
 bool GraphReports::are_new(Index step) const {
-  const Index steps_from_graphs = step - first_step_ - plan_.graphs.warmup_steps;
-  return has_graphs() && (steps_from_graphs == 2 || (steps_from_graphs == 1 && step == plan_.train.steps));
+  const Index steps = engine_.steps_with_graphs();
+  if (!has_graphs() || !(steps == 2 || (steps == 1 && step == plan_.train.steps))) return false;
+  return !is_reported_ || engine_.stage().step_batch() == plan_.train.global_batch;
 }
 
-void GraphReports::report(Index step) { log_.graphs(step, account_for_graphs(engine_, plan_), plan_.graphs.mode); }
+void GraphReports::note_capture(Index step) {
+  if (engine_.captures() == captures_) return;
+  captures_ = engine_.captures();
+  if (captures_ > 1)
+    log_.note(
+        str("graphs are captured again in step ", step, ", the first of ", engine_.stage().step_batch(), " samples"));
+}
+
+void GraphReports::report(Index step) {
+  is_reported_ = true;
+  log_.graphs(step, account_for_graphs(engine_, plan_), plan_.graphs.mode);
+}
 
 void GraphReports::report_check(MoreSteps more) {
   const Index asked = plan_.graphs.check_steps, checked = engine_.steps_checked();

@@ -23,8 +23,10 @@ class GraphReports {
 
  private:
   /// Whether graphs have been launched once since the capture, so that launches have been timed, or where the run ends
-  /// before. The same on all ranks.
+  /// before. Of a batch that grows only the first graphs and those of the largest steps. The same on all ranks.
   bool are_new(Index step) const;
+  /// Notes graphs that replace those of smaller steps.
+  void note_capture(Index step);
   /// Collective.
   void report(Index step);
   bool has_graphs() const { return plan_.graphs.mode != capture::GraphMode::none; }
@@ -32,8 +34,8 @@ class GraphReports {
   Engine& engine_;
   const config::RunPlan& plan_;
   RunLog& log_;
-  Index first_step_ = 0;
-  bool has_eval_graph_ = false, check_is_reported_ = false;
+  Index captures_ = 0;
+  bool is_reported_ = false, has_eval_graph_ = false, check_is_reported_ = false;
 };
 
 }  // namespace megalith::train

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "megalith/base/clock.h"
 #include "megalith/base/error.h"
@@ -93,15 +94,29 @@ CapturedGraphs GraphRunner::captured() const {
   return captured;
 }
 
-void GraphRunner::forget() {
-  comm::synchronize_ranks(memory_.world(), memory_.exec(), "before graphs are forgotten");
+template <class Drop>
+void GraphRunner::drop_graphs(Drop&& drop) {
+  comm::synchronize_ranks(memory_.world(), memory_.exec(), "before graphs are dropped");
   const Index before = device::memory_in_use(plan_.device);
   layer_graphs_.clear();
-  train_graph_.reset();
-  eval_graph_.reset();
+  drop();
   graph_bytes_ -= before - device::memory_in_use(plan_.device);
+}
+
+void GraphRunner::forget() {
+  drop_graphs([this] {
+    train_graph_.reset();
+    eval_graph_.reset();
+  });
   forgotten_at_step_ = steps_;
   forgotten_at_batch_ = batches_;
+}
+
+void GraphRunner::follow_batch() {
+  const Index batch = memory_.stage().step_batch();
+  if (std::exchange(batch_of_graphs_, batch) == batch || steps_with_graphs() == 0) return;
+  drop_graphs([this] { train_graph_.drop(); });
+  forgotten_at_step_ = steps_ - plan_.graphs.warmup_steps;  // the next step captures
 }
 
 template <class Ops, class BeforeLaunch>
@@ -115,7 +130,8 @@ void GraphRunner::run_by(capture::StepGraph& graph, Via via, Ops&& ops, BeforeLa
 
 comm::StepPattern* GraphRunner::pattern_of_step(GraphCache::State state) {
   if (state == GraphCache::State::capturing) return nullptr;
-  return state == GraphCache::State::replaying ? &calls_beside_graphs_ : &eager_calls_[memory_.stage().step_batch()];
+  const Index batch = memory_.stage().step_batch();
+  return state == GraphCache::State::replaying ? &calls_beside_graphs_[batch] : &eager_calls_[batch];
 }
 
 void GraphRunner::run_ops(const AskRequests& ask, Via via) {
@@ -161,6 +177,7 @@ void GraphRunner::run_ops(const AskRequests& ask, Via via) {
 }
 
 void GraphRunner::run_step(Index step, const AskRequests& ask) {
+  if (plan_.graphs.mode != capture::GraphMode::none) follow_batch();
   const double begin = monotonic_s(), launched_s = launching_s();
   const Index launched = launches();
   const GraphCheck::Checked checked = check_.turn(graph_steps());
@@ -170,6 +187,7 @@ void GraphRunner::run_step(Index step, const AskRequests& ask) {
   if (checked == GraphCheck::Checked::results) ++steps_checked_;
   if (check_.turn(graph_steps() + 1) == GraphCheck::Checked::no) check_.release();
   ++steps_;
+  if (steps_with_graphs() == 1) ++captures_;
   // The first launch may be in the step of the capture.
   if (launched == 0 || launches() == launched || checked != GraphCheck::Checked::no) return;
   submits_s_ += monotonic_s() - begin;

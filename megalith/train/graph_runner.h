@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <map>
 
@@ -54,6 +55,12 @@ class GraphRunner {
   /// No more batches follow for now.
   void end_evaluation();
 
+  /// Training steps since the graphs were captured, with that of the capture; 0: there are none.
+  Index steps_with_graphs() const { return std::max<Index>(0, graph_steps() - plan_.graphs.warmup_steps); }
+  /// How often graphs of training steps were captured. Graphs are of one batch size: a step of another size drops them
+  /// and captures again, without a warm-up, as all ops have run before.
+  Index captures() const { return captures_; }
+
   /// Drops the graphs. The next graphs.warmup_steps steps and evaluations are eager again, then graphs are captured
   /// once more. Call it on all ranks between the same two steps, with none in flight. Waits for the device.
   void forget();
@@ -73,6 +80,11 @@ class GraphRunner {
   /// How the next step uses graphs.
   GraphCache::State state(Via via) const;
   void begin_layer_graphs(GraphCache::State state);
+  /// Drops graphs of steps of another batch size.
+  void follow_batch();
+  /// Runs drop() when the device has completed all work, on all ranks. On a GPU, measures the memory that this frees.
+  template <class Drop>
+  void drop_graphs(Drop&& drop);
   /// Steps and evaluated batches since the start of the run, or since graphs were dropped.
   Index graph_steps() const { return steps_ - forgotten_at_step_; }
   Index graph_evaluations() const { return batches_ - forgotten_at_batch_; }
@@ -94,13 +106,13 @@ class GraphRunner {
   RunMemory& memory_;
   StepProgram& program_;
   const config::RunPlan& plan_;
-  std::map<Index, comm::StepPattern> eager_calls_;  ///< by the samples of a step
-  comm::StepPattern calls_beside_graphs_;
+  std::map<Index, comm::StepPattern> eager_calls_, calls_beside_graphs_;  ///< by the samples of a step
   capture::StepGraph train_graph_, eval_graph_;
   GraphCache layer_graphs_;
   GraphCheck check_;
   double submits_s_ = 0, launches_s_ = 0;  // of steps from graphs
-  Index submits_ = 0, steps_checked_ = 0;
+  Index submits_ = 0, steps_checked_ = 0, captures_ = 0;
+  Index batch_of_graphs_ = 0;  ///< samples of the steps that graphs are of
   Index steps_ = 0, batches_ = 0;
   Index forgotten_at_step_ = 0, forgotten_at_batch_ = 0;  ///< the counts when graphs were dropped
   Index graph_bytes_ = 0;

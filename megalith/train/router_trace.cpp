@@ -104,6 +104,9 @@ void require_router_trace(const config::RunPlan& plan, const std::string& file) 
   if (!plan.model.moe.replay.empty())
     throw ConfigError(str("--router-trace = ", file, ": moe.replay = ", plan.model.moe.replay,
                           " already holds these decisions; remove one of the two"));
+  if (plan.train.ramp)
+    throw ConfigError(str("--router-trace = ", file, ": train.batch_ramp = ", plan.train.ramp->text(),
+                          ": a file has steps of one size; leave away one of the two"));
   const bool is_of_layers = plan.graphs.mode == capture::GraphMode::layers;
   if (plan.graphs.mode == capture::GraphMode::iteration || (is_of_layers && config::hold_routers(plan.graphs.scopes)))
     throw ConfigError(str("--router-trace = ", file,

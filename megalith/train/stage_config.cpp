@@ -21,6 +21,7 @@ model::StageConfig stage_config(const config::RunPlan& plan) {
           .sub_batches = plan.sub_batches(),
           .global_batch = plan.train.global_batch,
           .micro_batch = plan.train.micro_batch,
+          .smallest_batch = plan.train.ramp ? plan.train.ramp->start : 0,
           .seed = plan.train.seed,
           .policy = plan.train.policy(),
           .device = plan.device,

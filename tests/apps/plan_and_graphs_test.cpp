@@ -81,6 +81,30 @@ TEST_F(Program, ARunFromGraphsPrintsWhatItCapturedBesideThePlan) {
                            "graphs: the host submitted a step in [0-9.]+ us, of which launches took [0-9.]+ us "));
 }
 
+// Three steps of 4 samples, then of 8.
+TEST_F(Program, ARunWhoseBatchGrowsReportsItsFirstAndItsLastGraphs) {
+  const std::string ramp = "--set train.batch_ramp=4:8:12 --set parallel.pp=2 ";
+  const Finished run =
+      run_shell(train("a", ramp + "--set graphs.mode=layers --set graphs.warmup_steps=1 --set graphs.check=1 "));
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.err, ::testing::HasSubstr("graphs are captured again in step 4, the first of 8 samples"));
+  EXPECT_THAT(run.err, ::testing::HasSubstr("graphs captured by step 3, of those planned\n"));
+  EXPECT_THAT(run.err, ::testing::HasSubstr("\n   0  16 of 16  16 of 16"));
+  EXPECT_THAT(run.err, ::testing::HasSubstr("graphs captured by step 5, of those planned\n"));
+  EXPECT_THAT(run.err, ::testing::HasSubstr("\n   0  32 of 32  32 of 32"));
+  std::ifstream file(out("a") + "/metrics.jsonl");
+  std::vector<std::pair<int, int>> graphs;  // step, how many
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    if (json.contains("graphs")) graphs.emplace_back(json.at("step"), json.at("graphs"));
+  }
+  EXPECT_EQ(graphs, (std::vector<std::pair<int, int>>{{3, 16}, {5, 32}}));
+  ASSERT_EQ(run_shell(train("b", ramp)).code, 0);
+  std::vector<std::string> lines = support::metrics_of(out("a"));
+  std::erase_if(lines, [](const std::string& line) { return line.find("\"graphs\"") != std::string::npos; });
+  EXPECT_EQ(lines, support::metrics_of(out("b"))) << "losses, and tokens so far";
+}
+
 TEST_F(Program, ARunSaysWhichSettingsOfGraphsDoNothing) {
   const auto told = [&](const std::string& name, const std::string& settings) {
     const Finished run = run_shell(train(name, settings));

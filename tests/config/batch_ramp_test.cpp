@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(BatchRamp, GrowsInEqualPartsOfItsSamples) {
   const BatchRamp ramp{32, 256, 20000};
@@ -58,13 +59,44 @@ TEST(BatchRamp, RefusesWhatItDoesNotGoWith) {
   EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "train.global_batch=16"}),
               HasSubstr("train.batch_ramp = 2:8:24: must end at train.global_batch = 16; leave that out"));
   EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "train.micro_batch=4"}),
-              HasSubstr("must start at a multiple of train.micro_batch * dp = 4 * 1 = 4"));
-  EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "graphs.mode=iteration"}),
-              HasSubstr("needs graphs.mode = none: a graph holds the microbatches of one batch size"));
-  EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "moe.num_experts=4"}), HasSubstr("does not go with moe"));
-  EXPECT_THAT(problems_of({"train.batch_ramp=4:8:24", "parallel.pp=2", "parallel.chunks=2"}),
-              HasSubstr("does not go with parallel.chunks > 1"));
-  EXPECT_EQ(problems_of({"train.batch_ramp=2:8:24", "parallel.pp=2", "parallel.ranks=4"}), "");
+              HasSubstr("must start at a multiple of train.micro_batch * dp = 4 * 1 = 4; the nearest START is 4"));
+  EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "train.micro_batch=8"}),
+              HasSubstr("= 8 * 1 = 8; there is none with END = 8"));
+  EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "task.name=mnli"}),
+              HasSubstr("train.batch_ramp = 2:8:24: does not go with task.name: an epoch has whole batches"));
+  EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "moe.num_experts=4", "moe.replay=trace.bin"}),
+              HasSubstr("train.batch_ramp = 2:8:24: does not go with moe.replay"));
+}
+
+TEST(BatchRamp, GoesWithGraphsExpertsAndChunks) {
+  const std::string ramp = "train.batch_ramp=2:8:24";
+  EXPECT_EQ(problems_of({ramp, "parallel.pp=2", "parallel.ranks=4"}), "");
+  EXPECT_EQ(problems_of({ramp, "graphs.mode=iteration"}), "");
+  EXPECT_EQ(problems_of({ramp, "graphs.mode=layers", "parallel.pp=2"}), "");
+  EXPECT_EQ(problems_of({ramp, "moe.num_experts=4"}), "");
+  EXPECT_EQ(problems_of({ramp, "parallel.pp=2", "parallel.chunks=2"}), "");
+}
+
+// With chunks each size must have groups of microbatches that the schedule can run.
+TEST(BatchRamp, NamesTheNearestStartThatChunksCanRun) {
+  const auto problems = [](const char* ramp, const char* group, int ranks = 2) {
+    return problems_of({str("train.batch_ramp=", ramp), "parallel.pp=2", "parallel.chunks=2",
+                        str("parallel.group_size=", group), str("parallel.ranks=", ranks), "train.global_batch=24"});
+  };
+  EXPECT_EQ(problems("2:24:100", "0"), "");
+  EXPECT_EQ(problems("3:24:100", "3"), "");
+  EXPECT_THAT(problems("3:24:100", "0"),
+              HasSubstr("train.batch_ramp = 3:24:100: its steps of 3 samples have 3 microbatches, which "
+                        "parallel.chunks = 2 cannot run in groups of 2 over parallel.pp = 2; the nearest START is 2"));
+  EXPECT_THAT(problems("6:24:100", "0", 4), HasSubstr("its steps of 6 samples have 3 microbatches"));
+  EXPECT_THAT(problems("6:24:100", "0", 4), HasSubstr("the nearest START is 4"));
+  // 8, 16 and 24 microbatches leave 2, 1 and 0 beyond groups of 3.
+  EXPECT_THAT(problems("8:24:100", "3"), HasSubstr("its steps of 16 samples have 16 microbatches"));
+  EXPECT_THAT(problems("8:24:100", "3"), HasSubstr("the nearest START is 6"));
+  EXPECT_THAT(problems("4:24:100", "24"), HasSubstr("its steps of 4 samples have 4 microbatches"));
+  EXPECT_THAT(problems("4:24:100", "24"),
+              HasSubstr("; there is none with END = 24: give another one, or fewer chunks"));
+  EXPECT_THAT(problems("2:24:100", "1"), Not(HasSubstr("train.batch_ramp"))) << "the group is reported";
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ TEST(GpuStepInputs, AreUploadedBesideTheStepBefore) {
       worked.record(ex.stream());
       if (worked.passed()) GTEST_SKIP() << "work is not handed over ahead here: CUDA_LAUNCH_BLOCKING?";
     }
-    inputs.load(ex, [&](int microbatch, std::span<std::byte> host) {
+    inputs.load(ex, kMicrobatches, [&](int microbatch, std::span<std::byte> host) {
       if (load == 3 && microbatch == 0) worked_before_fourth = worked.passed();
       std::ranges::fill(host, value(load, microbatch));
     });

@@ -40,7 +40,7 @@ inline void train_saved(comm::World& world, Index begin, Index end, const config
   EXPECT_EQ(progress.step, begin);
   while (progress.step < end) {
     const train::StepReport step = engine.step(source, progress, train::Stop::no);
-    progress = {progress.step + 1, progress.samples + plan.train.global_batch};
+    progress = {progress.step + 1, progress.samples + plan.train.batch_after(progress.samples)};
     const bool evaluates = progress.step % kEvaluatedEvery == 0;
     const double loss = evaluates ? engine.evaluate(source, 2 * plan.train.global_batch) : 0;
     if (world.rank() != 0) continue;
