@@ -54,13 +54,14 @@ Tensor Exec::tensor(const Shape& shape, DType dtype) {
     data = heap_.back().data();
   }
   const Tensor tensor(data, shape, dtype);
-  if (poison_ && bytes > 0) poison(tensor);
+  if (new_tensors_ != NewTensors::undefined && bytes > 0) fill_new(tensor);
   return tensor;
 }
 
-void Exec::poison(const Tensor& tensor) {
-  const auto fill = [tensor](Exec& ex, Stream stream) {
-    device::fill_bytes(ex.device(), tensor.raw(), 0xff, tensor.bytes(), stream);
+void Exec::fill_new(const Tensor& tensor) {
+  const int byte = new_tensors_ == NewTensors::nan ? 0xff : 0;
+  const auto fill = [tensor, byte](Exec& ex, Stream stream) {
+    device::fill_bytes(ex.device(), tensor.raw(), byte, tensor.bytes(), stream);
   };
   if (capture_ == nullptr) return fill(*this, stream_.get());
   if (device_ == Device::cpu) return capture_->add_poison(fill);

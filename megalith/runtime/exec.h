@@ -26,6 +26,9 @@ struct OpInfo {
   Tensor scratch = {};  ///< also written, for the op alone: nothing reads it afterwards
 };
 
+/// What a new tensor holds before an op writes it. `nan`: NaN bytes.
+enum class NewTensors : std::uint8_t { undefined, nan, zero };
+
 /// Whether a repeated run must give the same bits, where that costs speed or memory on a GPU.
 enum class Determinism : std::uint8_t { required, not_required };
 
@@ -63,7 +66,9 @@ class Exec {
   bool recording() const { return recording_ != nullptr; }
   /// From here on every new tensor is filled with NaN bytes, so that a read before the first write is noticed. Debug
   /// builds always do this.
-  void poison_new_tensors() { poison_ = true; }
+  void poison_new_tensors() { fill_new_tensors(NewTensors::nan); }
+  /// Returns what new tensors held before.
+  NewTensors fill_new_tensors(NewTensors with) { return std::exchange(new_tensors_, with); }
 
   /// Starts a planned phase. The next tensors come from `phase` in its order, at these base addresses.
   void begin(const PhasePlan& phase, std::byte* saved, std::byte* scratch);
@@ -93,7 +98,7 @@ class Exec {
     phase_ = phase;
   }
 
-  /// Memory for an intermediate result. Its contents are undefined.
+  /// Memory for an intermediate result. Its contents are undefined, or those of fill_new_tensors().
   Tensor tensor(const Shape& shape, DType dtype);
   /// A tensor of the shape and dtype of `x`.
   Tensor tensor_like(const Tensor& x) { return tensor(x.shape(), x.dtype()); }
@@ -227,7 +232,7 @@ class Exec {
   void check_order(const OpInfo& op);
   void check_capture(const OpInfo& op) const;
   [[noreturn]] void refuse_change(const char* where, const std::string& what) const;
-  void poison(const Tensor& tensor);
+  void fill_new(const Tensor& tensor);
 
   Device device_;
   Determinism determinism_ = Determinism::required;
@@ -245,7 +250,7 @@ class Exec {
   std::byte* scratch_ = nullptr;
   std::vector<Buffer> heap_;
   std::vector<std::pair<const void*, std::shared_ptr<void>>> backends_;
-  bool poison_ = build::is_debug;
+  NewTensors new_tensors_ = build::is_debug ? NewTensors::nan : NewTensors::undefined;
 };
 
 }  // namespace megalith

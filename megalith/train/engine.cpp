@@ -109,7 +109,7 @@ void Engine::refuse_disagreement(std::byte* totals, Index step) {
                             step - 1));
 }
 
-std::string Engine::where_not_finite(const ops::StepOutcome& outcome, Index step) {
+std::string Engine::where_not_finite(const ops::StepOutcome& outcome, Index step, nn::RowExchange exchange) {
   const std::string ranks = "seen on rank " + ranks_with_non_finite(world(), outcome.finite_here == 0);
   const Gradients gradients = steps_started() == 0 ? Gradients::kept : Gradients::replaced;
   const NonFiniteTensor first = first_non_finite(world(), exec(), stage().params(), gradients);
@@ -118,21 +118,21 @@ std::string Engine::where_not_finite(const ops::StepOutcome& outcome, Index step
   if (skips && !first.is_parameter) return where;
   throw NonFiniteError(str("[step ", step, "] loss = ", exact(outcome.totals.loss_sums[0]),
                            ", gradient norm = ", exact(outcome.grad_norm), ": must be finite; ", where,
-                           skips ? ", and no later step can be finite" : "", first_op_not_finite(),
+                           skips ? ", and no later step can be finite" : "", first_op_not_finite(exchange),
                            // With skip, a step in flight may have been applied.
                            skips && steps_started() > 0 ? "" : str("; parameters stay those of step ", step - 1),
                            ". A lower optimizer.lr or a longer warm-up may help"));
 }
 
-std::string Engine::first_op_not_finite() {
-  const config::RunPlan& plan = memory_.plan();
-  if (plan.model.moe.has_experts()) return "";
+std::string Engine::first_op_not_finite(nn::RowExchange exchange) {
   const comm::HostWait waiting(world());
   world().wait_for(exec());  // a later step that is in flight changes nothing
   constexpr double kMax_s = 60;
-  FirstOpFinder finder(stage(), std::min(kMax_s, plan.timeout_s / 4));
+  FirstOpFinder finder(stage(), std::min(kMax_s, memory_.plan().timeout_s / 4));
   load(under_way_[static_cast<std::size_t>((finished_ - 1) % kMaxStarted)]);
-  exec().watched(finder, [&] { graphs_.run_passes_eagerly(); });
+  const NewTensors before = exec().fill_new_tensors(NewTensors::zero);
+  exec().watched(finder, [&] { graphs_.run_passes_eagerly(exchange); });
+  exec().fill_new_tensors(before);
   world().wait_for(exec());
   Finding found = finder.found();
   if (!found.text.empty()) found.text = str("; first in ", found.text, " on rank ", world().rank());
@@ -298,7 +298,10 @@ StepReport Engine::finish_step() {
   if (outcome.counts.calls != 0) refuse_disagreement(outcome_of(index) + kOutcomeBytes, started.step());
   if (outcome.halted != 0 && finite) throw InternalError("[Engine::finish_step] an earlier step has ended the run");
   std::string where;
-  if (!finite && !rules.scaling.is_on()) where = where_not_finite(outcome, started.step());
+  if (!finite && !rules.scaling.is_on()) {
+    const auto exchange = held ? nn::RowExchange::in_rounds : nn::RowExchange::at_once;
+    where = where_not_finite(outcome, started.step(), exchange);
+  }
   const Requests asked = StepProgram::answer(outcome.counts);
   const Index samples = memory_.plan().train.batch_after(started.progress.samples);
   return {.loss = rules.mean_loss(outcome.totals, outcome.counts),

@@ -110,12 +110,12 @@ class Engine {
   [[noreturn]] void refuse_disagreement(std::byte* totals, Index step);
   /// Where the numbers of the last finished step were not finite: "seen on rank 1; on rank 1 the gradient of
   /// layers.3.mlp.up.weight = nan". Throws NonFiniteError if that step ends the run: with NonFinite::stop, or if a
-  /// parameter is not finite. Collective.
-  std::string where_not_finite(const ops::StepOutcome& outcome, Index step);
+  /// parameter is not finite. `exchange`: how its rows came to experts. Collective.
+  std::string where_not_finite(const ops::StepOutcome& outcome, Index step, nn::RowExchange exchange);
   /// Runs the passes of the last finished step again, on the same parameters, and names the first op whose result is
-  /// not finite: "; first in matmul (forward, chunk 0, microbatch 1, layer 3) on rank 0". Empty: none is found, or the
-  /// model has experts. Takes at most a quarter of parallel.timeout_s and 60 s longer than the passes. Collective.
-  std::string first_op_not_finite();
+  /// not finite: "; first in matmul (forward, chunk 0, microbatch 1, layer 3) on rank 0". Empty: none is found. Takes
+  /// at most a quarter of parallel.timeout_s and 60 s longer than the passes. Collective.
+  std::string first_op_not_finite(nn::RowExchange exchange);
   /// A rank of experts had too few rows. `totals`: of MoE layers.
   /// The least capacity factor, in thousandths, that suffices for a step with these totals.
   Index needed_factor(std::byte* totals) const;

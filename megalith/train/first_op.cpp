@@ -12,8 +12,9 @@ namespace {
 
 /// Its maximum is -infinity on a rank whose shard of the vocabulary has padding only.
 constexpr std::string_view kMaximum = "logits_max";
-/// More than a pass has ops, and a step microbatches.
-constexpr std::int64_t kMaxOps = std::int64_t{1} << 24, kMaxMicrobatches = std::int64_t{1} << 20;
+/// More than a pass has calls between ranks, than it has ops between two of them, and than a step has microbatches.
+constexpr std::int64_t kMaxCalls = std::int64_t{1} << 14, kMaxOps = std::int64_t{1} << 14,
+                       kMaxMicrobatches = std::int64_t{1} << 20;
 
 }  // namespace
 
@@ -23,18 +24,20 @@ FirstOpFinder::FirstOpFinder(const model::Stage& stage, double limit_s)
       stages_(pp_ * stage.config().chunks),
       end_s_(monotonic_s() + limit_s) {}
 
-/// The ranks of a tensor-parallel group run the same ops in a pass.
-std::int64_t FirstOpFinder::order_of_next(const CallSite& site) {
+std::int64_t FirstOpFinder::order_of_next(const CallSite& site, OpKind kind) {
   const int stage = site.chunk * pp_ + pp_rank_;  // of the whole model
   const std::int64_t pass = site.phase == StepPhase::forward ? stage : 2 * stages_ - 1 - stage;
-  return (pass * kMaxMicrobatches + site.microbatch) * kMaxOps + ops_[{site.phase, site.chunk, site.microbatch}]++;
+  Position& position = positions_[{site.phase, site.chunk, site.microbatch}];
+  position.ops = std::min(position.ops + 1, kMaxOps - 1);
+  if (kind == OpKind::communication) position = {std::min(position.calls + 1, kMaxCalls - 1), 0};
+  return ((pass * kMaxMicrobatches + site.microbatch) * kMaxCalls + position.calls) * kMaxOps + position.ops;
 }
 
 void FirstOpFinder::run(Exec& ex, const OpInfo& op, const Capture::Call& call) {
   ex.execute(op.name, call, op.kind);
   const CallSite& site = ex.call_site();
   if (site.phase != StepPhase::forward && site.phase != StepPhase::backward) return;
-  const std::int64_t order = order_of_next(site);
+  const std::int64_t order = order_of_next(site, op.kind);
   if (!found_.text.empty() && order >= found_.order) return;
   if (op.kind != OpKind::local || op.name == kMaximum || monotonic_s() > end_s_) return;
   const auto is_broken = [&](const Tensor& tensor) {

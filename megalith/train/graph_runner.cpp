@@ -213,9 +213,11 @@ void GraphRunner::measure_rows() {
   memory_.exec().set_call_site({});
 }
 
-void GraphRunner::run_passes_eagerly() {
+void GraphRunner::run_passes_eagerly(nn::RowExchange exchange) {
   layer_graphs_.set_state(GraphCache::State::eager);
+  memory_.stage().set_exchange(exchange);
   program_.passes();
+  memory_.stage().set_exchange(nn::RowExchange::at_once);
   memory_.exec().set_call_site({});
 }
 

@@ -49,7 +49,7 @@ class GraphRunner {
   /// Only its passes and its vote: the totals tell how many rows experts need.
   void measure_rows();
   /// Only its passes, op by op. Nothing may be in flight.
-  void run_passes_eagerly();
+  void run_passes_eagerly(nn::RowExchange exchange);
   /// Evaluates a batch that is loaded.
   void run_evaluation();
   /// No more batches follow for now.

@@ -1,6 +1,7 @@
 #include "megalith/runtime/exec.h"
 
 #include <cmath>
+#include <cstring>
 
 #include <gtest/gtest.h>
 
@@ -90,6 +91,24 @@ TEST(Exec, PoisonMakesAReadBeforeAWriteVisible) {
   ex.poison_new_tensors();
   EXPECT_TRUE(std::isnan(ex.tensor({3}, DType::f32).data<float>()[2]));
   EXPECT_TRUE(std::isnan(ex.tensor({3}, DType::f64).data<double>()[0]));
+}
+
+TEST(Exec, NewTensorsMayBeZero) {
+  Buffer memory(1024, Device::cpu);
+  Recording recording;
+  Exec recorder(Device::cpu, recording);
+  recording.begin_phase();
+  recorder.tensor({16}, DType::f32);
+  const MemoryPlan plan = make_plan(recording);
+  std::memset(memory.data(), 0xff, 1024);
+  Exec ex;
+  ex.poison_new_tensors();
+  EXPECT_EQ(ex.fill_new_tensors(NewTensors::zero), NewTensors::nan);
+  ex.begin(plan.phases[0], memory.data(), memory.data());
+  const Tensor tensor = ex.tensor({16}, DType::f32);
+  ex.end();
+  for (const float value : tensor.span<float>()) EXPECT_EQ(value, 0);
+  EXPECT_EQ(ex.fill_new_tensors(NewTensors::undefined), NewTensors::zero);
 }
 
 }  // namespace

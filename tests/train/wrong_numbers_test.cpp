@@ -6,6 +6,7 @@
 #include "megalith/train/first_op.h"
 #include "megalith/train/replica_check.h"
 
+#include "tests/train/error_on_ranks.h"
 #include "tests/train/moe_run.h"
 #include "tests/train/recompute_modes.h"
 #include "tests/train/skipped_steps.h"
@@ -30,27 +31,10 @@ void scale_first_number(train::Engine& engine, std::string_view name, double fac
   ops::write_masters(engine.exec(), number, first);
 }
 
-/// The error of a function that all ranks call; empty: none.
-template <class Body>
-std::string error_on_ranks(const config::RunPlan& plan, Body&& body) {
-  std::vector<std::string> errors(static_cast<std::size_t>(plan.grid.world_size));
-  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
-    train::Engine engine(world, plan);
-    engine.allocate();
-    try {
-      body(engine);
-    } catch (const Error& error) {
-      errors[static_cast<std::size_t>(world.rank())] = error.what();
-    }
-  });
-  for (const std::string& error : errors) EXPECT_EQ(error, errors[0]) << "all ranks have the same";
-  return errors[0];
-}
-
 /// Rank -1: all that hold the parameter.
 std::string error_of_nan_in(const Grid& grid, const std::vector<const char*>& names, int rank = -1) {
   const config::RunPlan plan = support::small_plan(grid, "fp32", 4);
-  return error_on_ranks(plan, [&](train::Engine& engine) {
+  return support::error_on_ranks(plan, [&](train::Engine& engine) {
     const support::HashedBatches source(plan.model.vocab_size);
     engine.step(source, {0, 0}, train::Stop::no);
     for (const char* name : names)
@@ -104,7 +88,7 @@ std::vector<config::RunPlan> plans_of_all_ops() {
 // it, so that an op that writes a part of its result would be named, too.
 TEST(WrongNumbers, NoOpOfAFiniteStepIsNamed) {
   for (const config::RunPlan& plan : plans_of_all_ops()) {
-    const std::string error = error_on_ranks(plan, [&](train::Engine& engine) {
+    const std::string error = support::error_on_ranks(plan, [&](train::Engine& engine) {
       engine.exec().poison_new_tensors();
       train::FirstOpFinder finder(engine.stage(), 60);
       const support::HashedBatches source(plan.model.vocab_size);
@@ -119,7 +103,7 @@ TEST(WrongNumbers, NoOpOfAFiniteStepIsNamed) {
 TEST(WrongNumbers, AStopNamesTheGradientWhereBackwardBegins) {
   for (const auto& [grid, rank] : {std::pair{Grid{.pp = 2}, 1}, {Grid{.dp = 1}, 0}}) {
     const config::RunPlan plan = support::small_plan(grid, "fp32", 4);
-    const std::string error = error_on_ranks(plan, [&, of = rank](train::Engine& engine) {
+    const std::string error = support::error_on_ranks(plan, [&, of = rank](train::Engine& engine) {
       if (engine.world().rank() == of) support::break_gradients(engine);
       engine.step(support::HashedBatches(plan.model.vocab_size), {0, 0}, train::Stop::no);
     });
@@ -213,7 +197,7 @@ TEST(WrongNumbers, ASkippedStepOfBertLeavesNoTrace) {
 TEST(WrongNumbers, ABrokenParameterEndsARunThatSkips) {
   config::RunPlan plan = support::small_plan({.pp = 2}, "fp32", 4);
   plan.train.on_nonfinite = ops::NonFinite::skip;
-  const std::string error = error_on_ranks(plan, [&](train::Engine& engine) {
+  const std::string error = support::error_on_ranks(plan, [&](train::Engine& engine) {
     const support::HashedBatches source(plan.model.vocab_size);
     scale_first_number(engine, "layers.5.mlp.up.weight", std::numeric_limits<double>::infinity());
     engine.step(source, {0, 0}, train::Stop::no);
@@ -226,7 +210,7 @@ TEST(WrongNumbers, ABrokenParameterEndsARunThatSkips) {
 void expect_spike(config::RunPlan plan, ops::OnSpike on_spike) {
   const bool skips = on_spike == ops::OnSpike::skip;
   plan.train.spikes = {.norm = 3, .window = 3, .on_spike = on_spike};
-  const std::string error = error_on_ranks(plan, [&](train::Engine& engine) {
+  const std::string error = support::error_on_ranks(plan, [&](train::Engine& engine) {
     const support::HashedBatches source(plan.model.vocab_size);
     for (Index step = 0; step < 5; ++step) {
       Param* const table = engine.stage().params().find("embedding.token.weight");
@@ -261,7 +245,7 @@ std::string error_of_replicas(const Grid& grid, int rank, const char* name, cons
   config::RunConfig config = support::small_config(grid, precision, 4);
   config.train.global_batch = 4 * grid.dp;
   const config::RunPlan plan = config::resolve(config);
-  return error_on_ranks(plan, [&](train::Engine& engine) {
+  return support::error_on_ranks(plan, [&](train::Engine& engine) {
     engine.step(support::HashedBatches(plan.model.vocab_size), {0, 0}, train::Stop::no);
     if (engine.world().rank() == rank) scale_first_number(engine, name, 1 + 1e-6);
     train::HostStaging staging;
