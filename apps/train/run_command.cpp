@@ -1,5 +1,6 @@
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -244,6 +245,15 @@ void run_supervised(const RunRequest& request) {
   Supervisor(request).run();
 }
 
+/// Prints what a training that has ended with this exit code is followed by. Throws Differs unless that is a restart.
+void print_what_follows(int code) {
+  const bool is_mended = train::is_mended_by_restart(code);
+  std::puts(str(code == 0 ? "all steps are done" : train::end_text(code), ": a restart ",
+                is_mended ? "may succeed" : "would end alike")
+                .c_str());
+  if (!is_mended) throw Differs();
+}
+
 }  // namespace
 
 void add_run(CLI::App& program) {
@@ -268,7 +278,18 @@ void add_run(CLI::App& program) {
   command
       ->add_option("--backoff", *backoff, "Wait before a restart; doubled by each one without progress, up to a minute")
       ->capture_default_str();
-  command->callback([request, window, backoff] {
+  const auto ended = std::make_shared<int>(0);
+  CLI::Option* const recipe = command->get_option("recipe")->required(false);
+  CLI::Option* const mends =
+      command
+          ->add_option("--mends", *ended,
+                       "Train nothing: print whether a restart may succeed after this exit code of a training, and end "
+                       "with 0 if so, else with 1. For scripts that restart trainings themselves")
+          ->check(between(0, 255))
+          ->excludes(recipe);
+  command->callback([request, window, backoff, recipe, mends, ended] {
+    if (mends->count() > 0) return print_what_follows(*ended);
+    if (recipe->count() == 0) throw ConfigError("recipe is not set: name a recipe to train");
     if (!window->empty()) request->limits.window_s = parse_seconds("--window", *window);
     request->limits.backoff_s = parse_seconds("--backoff", *backoff);
     run_supervised(*request);

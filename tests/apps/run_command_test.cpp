@@ -167,6 +167,10 @@ TEST_F(RunCommand, NamesWhatIsWrongWithItsOptions) {
   EXPECT_THAT(error_of("--window 1w"), HasSubstr("--window = 1w: must be a time"));
   EXPECT_THAT(error_of("--window -1s"), HasSubstr("--window = -1s: must be a time"));
   EXPECT_THAT(error_of("--max-restarts -1"), HasSubstr("--max-restarts"));
+  EXPECT_THAT(error_of("--mends 72"), HasSubstr("recipe excludes --mends"));
+  const Finished nothing = run_shell("megalith run --max-restarts 3");
+  EXPECT_EQ(nothing.code, 64);
+  EXPECT_THAT(nothing.err, HasSubstr("recipe is not set: name a recipe to train"));
   EXPECT_THAT(error_of("-- no-such-launcher -np 2"), HasSubstr("no-such-launcher: cannot be started: No such file"));
   const Finished inside = run_shell("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 " + supervised("a"));
   EXPECT_EQ(inside.code, 64);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "megalith/base/str.h"
+#include "megalith/train/restart_policy.h"
 
 #include "tests/apps/program.h"
 #include "tests/test_data.h"
@@ -83,7 +84,8 @@ class SlurmScript : public ::testing::Test {
   Finished run(int code, const std::string& arguments, const std::string& environment = "") {
     write_all(dir_ / "srun", str("#!/bin/sh\necho srun \"$@\" >>", calls(), "\nexit ", code, "\n"));
     write_all(dir_ / "scontrol", str("#!/bin/sh\necho scontrol \"$@\" >>", calls(), "\n"));
-    run_shell(str("chmod +x ", (dir_ / "srun").string(), " ", (dir_ / "scontrol").string(), "; : >", calls()));
+    run_shell(str("chmod +x ", (dir_ / "srun").string(), " ", (dir_ / "scontrol").string(), "; ln -sf ",
+                  support::program(), " ", (dir_ / "megalith").string(), "; : >", calls()));
     return run_shell(str("PATH=", dir_.path().string(), ":$PATH SLURM_JOB_ID=17 ", environment, " bash '",
                          MEGALITH_TEST_DATA, "/../../share/slurm/train.sbatch' ", arguments));
   }
@@ -98,15 +100,24 @@ TEST_F(SlurmScript, StartsOneTaskPerRankAndResumes) {
             "--set device.ranks_per_node=8 --set parallel.tp=8\n");
 }
 
+// The same exit codes as `megalith run`, for all that a process can have.
 TEST_F(SlurmScript, QueuesAgainWhatARestartMends) {
-  for (const int code : {72, 75}) {
-    EXPECT_EQ(run(code, "r.toml out").code, code);
-    EXPECT_THAT(read_all(calls()), HasSubstr("\nscontrol requeue 17\n"));
+  for (int code = 0; code < 160; ++code) {
+    const bool is_mended = train::is_mended_by_restart(code);
+    if (!is_mended && code % 8 > 2) continue;  // a sample of the others, with 0, 64, 65, 66, 73 and 130
+    SCOPED_TRACE(code);
+    const Finished got = run(code, "r.toml out");
+    EXPECT_EQ(got.code, code);
+    EXPECT_EQ(read_all(calls()).find("\nscontrol requeue 17\n") != std::string::npos, is_mended);
+    EXPECT_EQ(got.err.find("; the job is queued again\n") != std::string::npos, is_mended) << got.err;
+    EXPECT_EQ(got.err.find("; the job is not queued again\n") != std::string::npos, !is_mended && code != 0) << got.err;
   }
-  for (const int code : {0, 64, 65, 73, 74}) {
-    EXPECT_EQ(run(code, "r.toml out").code, code);
-    EXPECT_THAT(read_all(calls()), ::testing::Not(HasSubstr("scontrol")));
-  }
+  EXPECT_THAT(run(74, "r.toml out").err, HasSubstr("exit code 74 (disk or memory): a restart may succeed; the job"));
+  EXPECT_THAT(run(73, "r.toml out").err,
+              HasSubstr("exit code 73 (numbers that are not finite): a restart would end alike; the job is not"));
+  const Finished without = run(72, "r.toml out", "MEGALITH=/nowhere/megalith");
+  EXPECT_EQ(without.code, 72);
+  EXPECT_THAT(without.err, HasSubstr("exit code 72; the job is not queued again"));
   const Finished often = run(75, "r.toml out", "SLURM_RESTART_COUNT=3 MEGALITH_MAX_RESTARTS=3");
   EXPECT_THAT(often.err, HasSubstr("exit code 75 after 3 restarts: not restarted again"));
   EXPECT_THAT(read_all(calls()), ::testing::Not(HasSubstr("scontrol")));
