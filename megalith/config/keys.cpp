@@ -56,7 +56,8 @@ Bounds scale() { return {.min = 0, .max = kMaxScale, .is_above = true}; }
 Bounds batch_ramp() {
   return {.note = "START:END:SAMPLES", .text_rule = [](const std::string& value) -> std::string_view {
             if (BatchRamp::of(value)) return "";
-            return "must be three positive integers START:END:SAMPLES, with END a multiple of START and above it";
+            return "must be three positive integers START:END:SAMPLES below 2^31, with END a multiple of START and "
+                   "above it";
           }};
 }
 /// A factor in thousandths, or the worst case.

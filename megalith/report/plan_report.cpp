@@ -298,8 +298,8 @@ std::string plan_text(const config::RunPlan& plan, const PlannedRanks& planned) 
               " = ", count, " x micro_batch ", plan.train.micro_batch, " x dp ", plan.grid.dp, "\n");
   if (plan.train.ramp) {
     const config::BatchRamp::Length length = plan.train.ramp->length();
-    text += str("batch ramp: ", plan.train.ramp->start, " to ", plan.train.ramp->end, " samples in ", length.steps,
-                " steps of ", length.samples, " samples\n");
+    text += str("batch ramp: ", plan.train.ramp->start, " to ", plan.train.ramp->end, " samples a step, in ",
+                length.steps, " steps with ", length.samples, " samples in all\n");
   }
   if (plan.train.steps > 0) text += str("learning rate: ", optim::curve_text(plan.optimizer), "\n");
   text += "\n";

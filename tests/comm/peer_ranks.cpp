@@ -95,9 +95,8 @@ class PeerChannel final : public SilentChannel {
     return run(call, stream, [&](Stream own) { peers_->recv(call, data, own); });
   }
   void barrier(const Call&, Stream stream) override {
-    Event reached(Device::cuda);
-    reached.record(stream);
-    reached.wait();
+    reached_.record(stream);
+    reached_.wait();
     Exec host;
     comm::barrier(host, host_);
   }
@@ -219,6 +218,7 @@ class PeerChannel final : public SilentChannel {
   std::unique_ptr<PeerGroup> peers_;
   static constexpr std::size_t kEvents = 32;  ///< more than calls of a group are in flight
   Event ready_;
+  Event reached_{Device::cuda};  ///< kept: CUDA destroys one only when no other rank waits with its lock held
   std::deque<Event> done_;
   std::int64_t calls_made_ = 0;
   std::deque<Line> lines_;

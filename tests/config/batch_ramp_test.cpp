@@ -53,9 +53,10 @@ TEST(BatchRamp, ItsEndIsTheGlobalBatch) {
 }
 
 TEST(BatchRamp, RefusesWhatItDoesNotGoWith) {
-  EXPECT_THAT(problems_of({"train.batch_ramp=2:7:24"}),
-              HasSubstr("train.batch_ramp = 2:7:24: must be three positive integers START:END:SAMPLES, with END a "
-                        "multiple of START and above it"));
+  EXPECT_THAT(
+      problems_of({"train.batch_ramp=2:7:24"}),
+      HasSubstr("train.batch_ramp = 2:7:24: must be three positive integers START:END:SAMPLES below 2^31, with END a "
+                "multiple of START and above it"));
   EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "train.global_batch=16"}),
               HasSubstr("train.batch_ramp = 2:8:24: must end at train.global_batch = 16; leave that out"));
   EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "train.micro_batch=4"}),
