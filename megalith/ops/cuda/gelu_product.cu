@@ -3,6 +3,7 @@
 
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gelu_tiles.cuh"
+#include "megalith/ops/cuda/hopper_gpu.h"
 #include "megalith/ops/row_parts.h"
 #include "megalith/tensor/cuda/driver.h"
 #include "megalith/tensor/cuda/shared_limit.h"
@@ -74,21 +75,14 @@ void run(Stream stream, const GeluProduct& product, int multiprocessors) {
 
 /// The facts about an Exec's GPU that the kernels need. They are queried once, because products may be captured into
 /// graphs.
-struct HopperGpu {
-  explicit HopperGpu(Exec&) {
-    if constexpr (MEGALITH_HAS_SM90A == 0) return;
-    multiprocessors = gpu_attribute(cudaDevAttrMultiProcessorCount);
-    is_there =
-        gpu_attribute(cudaDevAttrComputeCapabilityMajor) == 9 && MEGALITH_DRIVER(cuTensorMapEncodeTiled) != nullptr;
+struct GeluProductGpu : HopperGpu {
+  explicit GeluProductGpu(Exec&) {
     if (!is_there) return;
     allow_shared_memory<__nv_bfloat16, Pass::forward, kClusterBlocks>();
     allow_shared_memory<__nv_bfloat16, Pass::backward, kClusterBlocks>();
     allow_shared_memory<__half, Pass::forward, kClusterBlocks>();
     allow_shared_memory<__half, Pass::backward, kClusterBlocks>();
   }
-
-  bool is_there = false;
-  int multiprocessors = 0;
 };
 
 /// Rows and strides of the maps are multiples of 16 bytes; the kernel counts in int.
@@ -104,7 +98,7 @@ bool fits(const GeluProduct& product, DType dtype) {
 template <Pass kPass>
 bool run_if_possible(Exec& ex, Stream stream, const GeluProduct& product, DType dtype, int sm_margin) {
   if (!fits(product, dtype)) return false;
-  const auto& gpu = ex.backend<HopperGpu>();
+  const auto& gpu = ex.backend<GeluProductGpu>();
   if (!gpu.is_there) return false;
   const int multiprocessors = gpu.multiprocessors - sm_margin;
   if (dtype == DType::bf16) {
@@ -117,7 +111,7 @@ bool run_if_possible(Exec& ex, Stream stream, const GeluProduct& product, DType 
 
 }  // namespace
 
-void prepare_gelu_product(Exec& ex) { static_cast<void>(ex.backend<HopperGpu>()); }
+void prepare_gelu_product(Exec& ex) { static_cast<void>(ex.backend<GeluProductGpu>()); }
 
 bool gelu_product(Exec& ex, Stream stream, const MatmulGelu& args, int sm_margin) {
   return run_if_possible<Pass::forward>(ex, stream,

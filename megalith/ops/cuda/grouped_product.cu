@@ -2,8 +2,8 @@
 
 #include "megalith/ops/cuda/grouped_product.h"
 #include "megalith/ops/cuda/grouped_tiles.cuh"
+#include "megalith/ops/cuda/hopper_gpu.h"
 #include "megalith/ops/cuda/tensor_maps.h"
-#include "megalith/tensor/cuda/driver.h"
 #include "megalith/tensor/cuda/shared_limit.h"
 #include "megalith/tensor/memory.h"
 
@@ -24,15 +24,11 @@ void allow_shared_memory_of() {
 
 /// The facts about an Exec's GPU that the kernels need. They are queried once, because products may be captured into
 /// graphs.
-struct GroupedGpu {
+struct GroupedGpu : HopperGpu {
   /// Calls count their items in turns, because those of several streams may run at once.
   static constexpr Index kCounters = 64, kCounterBytes = 128;
 
   explicit GroupedGpu(Exec&) {
-    if constexpr (MEGALITH_HAS_SM90A == 0) return;
-    multiprocessors = gpu_attribute(cudaDevAttrMultiProcessorCount);
-    is_there =
-        gpu_attribute(cudaDevAttrComputeCapabilityMajor) == 9 && MEGALITH_DRIVER(cuTensorMapEncodeTiled) != nullptr;
     if (!is_there) return;
     counters = Buffer(kCounters * kCounterBytes, Device::cuda);
     allow_shared_memory_of<Kind::forward, Kind::up_gated, Kind::up_gelu, Kind::input_grad, Kind::down_gated,
@@ -43,9 +39,6 @@ struct GroupedGpu {
     turn = (turn + 1) % kCounters;
     return reinterpret_cast<std::uint32_t*>(counters.data() + turn * kCounterBytes);
   }
-
-  bool is_there = false;
-  int multiprocessors = 0;
   Buffer counters;
   Index turn = 0;
 };

@@ -2,6 +2,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/ops/cuda/gemm.h"
+#include "megalith/ops/cuda/hopper_gpu.h"
 #include "megalith/ops/cuda/scaled_tiles.cuh"
 #include "megalith/ops/cuda/tensor_maps.h"
 #include "megalith/ops/scaled_grouped_matmul_kernels.h"
@@ -80,19 +81,13 @@ void allow_shared_memory_for() {
 }
 
 /// The facts about an Exec's GPU that the kernels need, queried once: products may be captured into graphs.
-struct ScaledGroupedGpu {
+struct ScaledGroupedGpu : HopperGpu {
   explicit ScaledGroupedGpu(Exec&) {
-    if constexpr (MEGALITH_HAS_SM90A == 0) return;
-    multiprocessors = gpu_attribute(cudaDevAttrMultiProcessorCount);
-    is_there =
-        gpu_attribute(cudaDevAttrComputeCapabilityMajor) == 9 && MEGALITH_DRIVER(cuTensorMapEncodeTiled) != nullptr;
     if (!is_there) return;
     allow_shared_memory_for<float>();
     allow_shared_memory_for<__nv_bfloat16>();
     allow_shared_memory_for<__half>();
   }
-  bool is_there = false;
-  int multiprocessors = 0;
 };
 
 ScaledArgs arguments(const Operand& a, const Operand& b, const Tensor& out, const GroupRows& groups) {

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "megalith/base/str.h"
+#include "megalith/ops/cuda/hopper_gpu.h"
 #include "megalith/ops/cuda/scaled_product.h"
 #include "megalith/ops/cuda/scaled_tiles.cuh"
 #include "megalith/ops/cuda/tensor_maps.h"
@@ -82,12 +83,8 @@ void allow_shared_memory_for(ScaledKernel form) {
 }
 
 /// The facts about an Exec's GPU that the kernels need, queried once.
-struct ScaledProductGpu {
+struct ScaledProductGpu : HopperGpu {
   explicit ScaledProductGpu(Exec&) {
-    if constexpr (MEGALITH_HAS_SM90A == 0) return;
-    multiprocessors = gpu_attribute(cudaDevAttrMultiProcessorCount);
-    is_there =
-        gpu_attribute(cudaDevAttrComputeCapabilityMajor) == 9 && MEGALITH_DRIVER(cuTensorMapEncodeTiled) != nullptr;
     if (!is_there) return;
     for (const ScaledKernel form : {ScaledKernel::tiles_128, ScaledKernel::tiles_192}) {
       allow_shared_memory_for<float>(form);
@@ -96,9 +93,6 @@ struct ScaledProductGpu {
   }
   /// Those that a GEMM may take.
   int left_by(const GemmProblem& problem) const { return std::max(2, multiprocessors - problem.sm_margin); }
-
-  bool is_there = false;
-  int multiprocessors = 0;
 };
 
 template <class T, class Form, ScaleBlocks kBlocksOfB>
