@@ -54,7 +54,7 @@ class ChunkMemory {
   ParamSet& params() { return params_; }
   const ParamSet& params() const { return params_; }
   const nn::TensorParallel& tp() const { return groups_.tp; }
-  /// Of a model with experts.
+  /// Only models with experts have them.
   const nn::ExpertParallel& experts() const { return *groups_.experts; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
   nn::MoeStep& moe() { return moe_; }

@@ -205,7 +205,7 @@ class Stage : public pipeline::Stage {
   /// needs repeat with every further group (tests/pipeline/room_test.cpp): larger sizes need nothing more.
   std::vector<Index> smaller_steps() const;
   pipeline::LoweredSchedule lower_step(Index global_batch, pipeline::SlotPolicy slots) const;
-  /// Of the largest step, with slots and buffers for all smaller ones.
+  /// The schedule of the largest step, with slots and buffers for all smaller steps.
   pipeline::LoweredSchedule cheapest_lowering() const;
   void plan_pass(const Pass& pass);
   Index activation_bytes(const pipeline::LoweredSchedule& schedule,
@@ -219,7 +219,7 @@ class Stage : public pipeline::Stage {
   Index input_bytes() const;
   /// Totals of MoE layers in this memory; null: tensors without memory, for their size.
   nn::MoeTotals moe_totals_in(std::byte* memory) const;
-  /// Of MoeTotals::exposed. It counts as scratch: equal steps leave other times, so that nothing may compare them.
+  /// Bytes of MoeTotals::exposed. It counts as scratch: equal steps take different times, so nothing may compare them.
   Index time_bytes() const;
   Index step_input_bytes() const;
   /// Writes a microbatch's block: the step states, and the inputs if there is room for them. Adds the terms of its

@@ -5,7 +5,7 @@ namespace megalith::ops {
 
 // begin: (1) i64.  sum: (1) f64.
 
-/// Of a clock's ns, in us.
+/// The difference of two clock readings in ns, as us.
 constexpr double elapsed_us(std::int64_t begin_ns, std::int64_t now_ns) {
   return static_cast<double>(now_ns - begin_ns) / 1000;
 }

@@ -130,7 +130,7 @@ class Engine {
   Index outcome_bytes() const;
   LossMeans means_of(const ops::StepTotals& totals, const ops::StepCounts& counts) const;
   nn::MoeTotals totals_in(std::byte* memory) const;
-  /// Of a step of so many samples.
+  /// Reads the totals of a step with `samples` samples.
   MoeReport read_moe(std::byte* totals, Index samples) const;
   std::byte* outcome_of(Index step_in_flight);  ///< its StepOutcome, then totals
   /// The numbers of the batch that was evaluated last, sample by sample, on rank 0. Collective.

@@ -215,7 +215,8 @@ void AllToAllDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& 
 void AllToAllDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor& weights,
                                           Dispatcher::Saved& saved) const {
   Saved& kept = own(saved);
-  kept.grads = permuted_grads(ex, dy, weights_of_slices(ex, weights, ranks_.slices), kept.pair_of, kept.row_of);
+  const Tensor of_slices = weights_of_slices(ex, weights, ranks_.slices);
+  kept.grads = {permuted(ex, dy, kept.pair_of, choices(), kept.row_of), permuted_weights(ex, of_slices, kept.pair_of)};
 }
 
 RowGrads AllToAllDispatcher::return_rows_backward(Exec& ex, Dispatcher::Saved& saved, LaterRows&) const {

@@ -21,10 +21,8 @@ Tensor permuted(Exec& ex, const Tensor& x, const Tensor& pair_of, Index top_k, c
   return rows;
 }
 
-RowGrads permuted_grads(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& pair_of,
-                        const Tensor& row_of) {
-  return {permuted(ex, dy, pair_of, weights.dim(1), row_of),
-          permuted(ex, weights.reshaped({weights.numel(), 1}), pair_of, 1)};
+Tensor permuted_weights(Exec& ex, const Tensor& weights, const Tensor& pair_of) {
+  return permuted(ex, weights.reshaped({weights.numel(), 1}), pair_of, 1);
 }
 
 void sum_grads(Exec& ex, const RowGrads& grads, const Tensor& row_of, const Tensor& dx, const Tensor& d_weights) {

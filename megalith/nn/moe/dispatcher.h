@@ -18,7 +18,7 @@ struct RowForms {
   bool straight = false;  ///< in E4M3, for products with weights
   bool turned = false;    ///< in E4M3, for weight gradients
 };
-/// Of the rows of the forward pass, of their gradients, and of the rows in backward.
+/// The forms of rows in the forward pass, of their gradients, and of rows that backward gets again.
 struct PassForms {
   RowForms forward = {}, grads = {}, again = {};
 };
@@ -112,9 +112,10 @@ ops::GroupRows groups_of(const Tensor& table, Index alignment);
 Index set_group(std::span<std::int32_t> table, Index group, Index begin, Index rows, Index alignment);
 /// New rows by ops::PermuteRows.
 Tensor permuted(Exec& ex, const Tensor& x, const Tensor& pair_of, Index top_k, const Tensor& row_of = {});
-/// dy [n, H] and the weights [n, K] of its choices, as rows, by the maps of ops::BuildRows.
-RowGrads permuted_grads(Exec& ex, const Tensor& dy, const Tensor& weights, const Tensor& pair_of, const Tensor& row_of);
-/// The other direction: dx [n, H] is the sum over a row's choices, d_weights [n, K] their weights' gradients.
+/// The weights [n, K] of rows' choices, as rows [M, 1].
+Tensor permuted_weights(Exec& ex, const Tensor& weights, const Tensor& pair_of);
+/// Gradients of rows and weights back to their tokens: dx [n, H] is the sum over a row's choices, d_weights [n, K] the
+/// gradients of their weights.
 void sum_grads(Exec& ex, const RowGrads& grads, const Tensor& row_of, const Tensor& dx, const Tensor& d_weights);
 
 /// The experts' rows in backward: those of the forward pass, or brought once more from where they come from.

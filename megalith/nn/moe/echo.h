@@ -102,8 +102,8 @@ class Echo {
   std::unique_ptr<CloneTransport> transport_;
 };
 
-/// "[echo] group etp-ep, chunk 0, microbatch 1, layer 3: the plan of clones differs on ranks 2 (...)": for the numbers
-/// of MoeTotals::plans, whose first one is not 0. Names the world ranks whose plan is not that of most.
+/// "[echo] group etp-ep, chunk 0, microbatch 1, layer 3: the plan of clones differs on ranks 2 (...)". `difference` has
+/// the numbers of MoeTotals::plans, the first of which is not 0. Names the world ranks whose plan is not that of most.
 std::string describe_plan_difference(const comm::Group& group, std::span<const std::int64_t> difference,
                                      int microbatch);
 

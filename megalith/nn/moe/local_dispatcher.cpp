@@ -92,7 +92,7 @@ void LocalDispatcher::combine_backward(Exec& ex, const Tensor& dy, const Tensor&
                                        Dispatcher::Saved& saved) const {
   Saved& kept = local(saved);
   const ExpertRows rows = gathered(ex, dy, sizes_.forms.grads, kept);
-  kept.grads = {rows.rows, permuted(ex, weights.reshaped({weights.numel(), 1}), kept.pair_of, 1), rows.operands};
+  kept.grads = {rows.rows, permuted_weights(ex, weights, kept.pair_of), rows.operands};
 }
 
 RowGrads LocalDispatcher::return_rows_backward(Exec&, Dispatcher::Saved& saved, LaterRows&) const {
