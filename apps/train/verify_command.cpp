@@ -268,8 +268,9 @@ void verify_recipe(VerifyOptions options) {
   ordered_json reports = ordered_json::array();
   for (std::size_t other = 1; other < plans.size(); ++other) {
     const config::RunPlan &a = plans.front(), &b = plans[other];
-    const std::string names = str("A: ", config::grid_text(a), "; B: ", config::grid_text(b), "; ", a.train.precision,
-                                  ", steps of ", a.train.global_batch, " samples");
+    const std::string names =
+        str("A: ", config::grid_text(a), "; B: ", config::grid_text(b), "; ", a.train.precision, ", steps of ",
+            a.train.batch_after(0), a.train.ramp ? " samples and more" : " samples");
     const VerifyResult result = train::verify_grids({.plans = {&a, &b},
                                                      .data = *inputs.data,
                                                      .identity = inputs.identity,

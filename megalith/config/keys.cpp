@@ -741,7 +741,8 @@ std::vector<Key> make_keys() {
       {"graphs.scopes",
        derived(
            [](auto& c) -> auto& { return c.graphs.scopes; }, [](auto& c) -> auto& { return c.graphs.scopes; }),
-       literal("[]"), any(), may_change, not_differ, "with `layers`: only these parts of a layer (`attn`, `mlp`)"},
+       literal("[]"), any(), may_change, not_differ,
+       "with `layers`: only these parts of a layer (`attn`, `mlp`, `moe`, `moe_router`, `moe_preprocess`)"},
       {"graphs.per", at([](auto& c) -> auto& { return c.graphs.per; }), literal("'microbatch'"),
        one_of(kNamesOf<capture::GraphsPer>), may_change, not_differ,
        "with `layers`: graphs for every microbatch, or for every `slot` of microbatches in flight (fewer graphs)"},

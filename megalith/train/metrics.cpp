@@ -82,6 +82,7 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
                              {"train/lr", m.result.learning_rate},
                              {"speed/tokens_per_second", m.tokens_per_second},
                              {"speed/step_time_s", m.step_time_s}};
+  if (m.batch > 0) all.push_back({"train/batch", static_cast<double>(m.batch)});
   if (m.result.losses.are_parts()) {
     for (const LossMean& loss : m.result.losses) all.push_back({str("train/", loss.name), loss.mean});
   }
@@ -129,8 +130,9 @@ void MetricsLog::write(const StepMetrics& m) {
   line(str(kStep, m.step, ",\"loss\":", number(m.result.loss), parts_of(m.result.losses),
            ",\"grad_norm\":", number(m.result.grad_norm), ",\"lr\":", number(m.result.learning_rate),
            ",\"loss_scale\":", number(m.result.loss_scale), ",\"skipped\":", m.result.skipped ? 1 : 0, spikes,
-           m.result.rerun ? str(",\"rerun\":1,\"rows_factor\":", number(m.result.rows_factor)) : "", ",\"tokens\":",
-           m.tokens, ",\"step_time_s\":", number(m.step_time_s), ",\"tokens_per_second\":", number(m.tokens_per_second),
+           m.result.rerun ? str(",\"rerun\":1,\"rows_factor\":", number(m.result.rows_factor)) : "",
+           ",\"tokens\":", m.tokens, m.batch > 0 ? str(",\"batch\":", m.batch) : "",
+           ",\"step_time_s\":", number(m.step_time_s), ",\"tokens_per_second\":", number(m.tokens_per_second),
            ",\"model_tflops_per_s\":", number(m.model_tflops_per_s), ",\"missed_saves\":", m.missed_saves,
            ",\"memory_bytes\":", m.memory_bytes, m.result.moe.empty() ? "" : ",\"moe\":" + m.result.moe.json(), "}"));
 }

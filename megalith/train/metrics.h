@@ -16,6 +16,7 @@ struct StepMetrics {
   Index step = 0;
   StepReport result;
   Index tokens = 0;  ///< trained on since the start of the run
+  Index batch = 0;   ///< samples of the step in a run whose batches grow; 0: all steps have as many
   double step_time_s = 0, tokens_per_second = 0, model_tflops_per_s = 0;
   Index missed_saves = 0;  ///< that could not be written since this start of the run
   Index memory_bytes = 0;  ///< of the rank with the most: planned, and measured on GPUs

@@ -59,6 +59,7 @@ std::string ProgressLine::text(const StepMetrics& m, std::size_t columns) const 
       {printed("%.0f tokens/s", m.tokens_per_second * faster), 1},
       {flops_text(m.model_tflops_per_s * faster), 4},
       {"ETA " + duration(step_s * static_cast<double>(last_step_ - m.step)), 2}};
+  if (m.batch > 0) parts.push_back({str("batch ", m.batch), 3});
   if (!m.result.moe.empty()) parts.push_back({printed("load %.2f", m.result.moe.worst().max_over_mean), 3});
   for (const Spike& spike : spikes_of(m.result))
     parts.push_back({printed("spike: %s %.3g x its mean", spike.name, spike.times()), 3});

@@ -304,6 +304,7 @@ class Run {
     const StepMetrics metrics{.step = step,
                               .result = result,
                               .tokens = (batch.first_sample + batch.size) * per_sample,
+                              .batch = plan_.train.ramp ? batch.size : 0,
                               .step_time_s = seconds,
                               .tokens_per_second = tokens / seconds,
                               .model_tflops_per_s = model::flops_per_token(plan_.model) * tokens / seconds * 1e-12,

@@ -94,11 +94,14 @@ TEST_F(Program, ARunWhoseBatchGrowsReportsItsFirstAndItsLastGraphs) {
   EXPECT_THAT(run.err, ::testing::HasSubstr("\n   0  32 of 32  32 of 32"));
   std::ifstream file(out("a") + "/metrics.jsonl");
   std::vector<std::pair<int, int>> graphs;  // step, how many
+  std::vector<int> batches;
   for (std::string line; std::getline(file, line);) {
     const nlohmann::json json = nlohmann::json::parse(line);
     if (json.contains("graphs")) graphs.emplace_back(json.at("step"), json.at("graphs"));
+    if (json.contains("batch")) batches.push_back(json.at("batch"));
   }
   EXPECT_EQ(graphs, (std::vector<std::pair<int, int>>{{3, 16}, {5, 32}}));
+  EXPECT_EQ(batches, (std::vector<int>{4, 4, 4, 8, 8, 8, 8, 8}));
   ASSERT_EQ(run_shell(train("b", ramp)).code, 0);
   std::vector<std::string> lines = support::metrics_of(out("a"));
   std::erase_if(lines, [](const std::string& line) { return line.find("\"graphs\"") != std::string::npos; });
