@@ -37,6 +37,8 @@ struct StepBench {
   double dropout = 0;
   bool deterministic = false, profile = false;
   std::string trace;
+  std::optional<Index> alone;         ///< the only rank that runs
+  double link = 0;                    ///< GB/s of its links to the others; 0: communication takes no time
   std::vector<std::string> settings;  ///< settings KEY=VALUE of the recipe
   std::vector<std::string> shape;     ///< the given options that a preset also sets
 };
@@ -197,17 +199,46 @@ void profile_step(comm::World& world, train::Engine& engine, const StepBench& be
   if (bench.profile) out.profile = {times_by_op(tracer), times_by_phase(tracer), tracer.seconds()};
 }
 
-/// Measured on rank 0; other processes have no result.
+/// Throws ConfigError for options that need other ranks, or that need `alone`.
+void check_alone(const StepBench& bench, const config::RunPlan& plan, const Launcher& launcher) {
+  if (!bench.alone) {
+    if (bench.link > 0) throw ConfigError("--link: needs --alone, which runs one rank without the others");
+    return;
+  }
+  const Index ranks = plan.grid.world_size;
+  if (*bench.alone >= ranks)
+    throw ConfigError(str("--alone = ", *bench.alone, ": must be a rank of the grid, from 0 to ", ranks - 1));
+  if (launcher.processes > 0)
+    throw ConfigError("--alone: runs one rank without the others: start it without mpirun or srun");
+  if (!bench.trace.empty())
+    throw ConfigError("--trace: has the calls of all ranks, and --alone runs one: use --profile, or leave one out");
+}
+
+/// A shard without an id has no probability, and the loss of a rank that is alone with it is not finite.
+void require_vocabulary(const comm::Mesh& mesh, const config::RunPlan& plan, Index rank) {
+  const Index shard = plan.model.padded_vocab_size / mesh.tp.size();
+  if (!mesh.last_stage() || mesh.tp_rank() * shard < plan.model.vocab_size) return;
+  throw ConfigError(str("--alone = ", rank, ": its shard of the vocabulary, ", plan.model.vocab_size, " ids padded to ",
+                        plan.model.padded_vocab_size,
+                        ", has padding only: use a larger --vocab, or a rank of another "
+                        "shard"));
+}
+
+/// Measured on rank 0, or on the rank that runs alone; other processes have no result.
 std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& plan, const Launcher& launcher) {
   std::optional<Measured> measured;
   const auto shape = [&] {
     require_processes(launcher, "tp * pp * dp", plan.grid.world_size);
     if (!bench.trace.empty()) train::require_trace(plan, bench.trace);
     if (bench.profile) train::require_single_ops(plan, "--profile");
-    return shape_of(plan);
+    check_alone(bench, plan, launcher);
+    JobShape job = shape_of(plan);
+    if (bench.alone) job.alone = AloneRank{static_cast<int>(*bench.alone), {.bytes_per_s = 1e9 * bench.link}};
+    return job;
   };
   const auto body = [&](comm::World& world) {
     train::Engine engine(world, plan);
+    if (bench.alone) require_vocabulary(engine.mesh(), plan, *bench.alone);
     engine.allocate();
     engine.choose_gemms();
     const RandomBatches source(plan.model);
@@ -245,7 +276,7 @@ std::optional<Measured> measure(const StepBench& bench, const config::RunPlan& p
     mine.attention = train::attention_kernels(plan);
     mine.graphs = engine.captured_graphs();
     profile_step(world, engine, bench, source, progress, mine);
-    if (world.rank() == 0) measured = std::move(mine);
+    if (world.rank() == 0 || bench.alone) measured = std::move(mine);
   };
   run_job(launcher, {.shape = shape, .body = body});
   return measured;
@@ -281,6 +312,11 @@ void print(const StepBench& bench, const config::RunPlan& plan, const Measured& 
                                   {"memory_bytes", memory_bytes},    {"model_tflops_per_s", tflops},
                                   {"grid", config::grid_text(plan)}, {"loss", m.loss},
                                   {"step_times_s", m.steps_s}};
+    if (bench.alone) {
+      out["alone_rank"] = *bench.alone;
+      out["link_bytes_per_s"] = 1e9 * bench.link;
+      out.erase("loss");  // of data that other ranks do not have
+    }
     if (m.graphs.launch_s > 0) {
       out["launch_s"] = m.graphs.launch_s;
       out["submit_s"] = m.graphs.submit_s;
@@ -304,12 +340,17 @@ void print(const StepBench& bench, const config::RunPlan& plan, const Measured& 
     std::printf("%s\n", out.dump(2).c_str());
     return;
   }
+  if (bench.alone) {
+    std::printf("alone              rank %lld of %d: others neither compute nor send; communication takes %s\n",
+                static_cast<long long>(*bench.alone), plan.grid.world_size,
+                bench.link > 0 ? str("the time of ", bench.link, " GB/s").c_str() : "no time");
+  }
   std::printf(
       "grid               %s\ntokens_per_second  %.0f\nstep_time_s        %.5f\n"
       "model_tflops_per_s %.3f (6 per weight of every product + 12 L h T a token)\n"
-      "memory_bytes       %lld (%s, rank 0)\n",
+      "memory_bytes       %lld (%s, rank %lld)\n",
       config::grid_text(plan).c_str(), tokens, m.step_s, tflops, static_cast<long long>(memory_bytes),
-      human_bytes(memory_bytes).c_str());
+      human_bytes(memory_bytes).c_str(), static_cast<long long>(bench.alone.value_or(0)));
   if (m.reruns > 0) {
     std::printf("reruns             %lld of %lld steps: experts need moe.rank_capacity_factor = %.3f\n",
                 static_cast<long long>(m.reruns), static_cast<long long>(bench.steps), m.rows_factor);
@@ -388,11 +429,22 @@ void add_bench(CLI::App& program) {
       "by op");
   step->add_option("--trace", b->trace,
                    "Write one more step's ops and communication calls of all ranks to a file that Perfetto opens");
+  CLI::Option* const alone =
+      step->add_option("--alone", b->alone,
+                       "Run this rank only (default: 0), in the shapes of the grid and without the other ranks: what a "
+                       "rank computes and holds, on one device. No pipeline bubble")
+          ->check(at_least(0))
+          ->expected(0, 1);
+  step->add_option("--link", b->link,
+                   "With --alone: GB/s between a rank and the others, in and out at once (default: communication "
+                   "takes no time)")
+      ->check(CLI::PositiveNumber);
   step->add_flag("--deterministic", b->deterministic, "The same bits every time");
   add_dropout(*step, b->dropout, "Dropout everywhere");
   step->add_option("--set", b->settings, "KEY=VALUE of a recipe, for what has no option here; it wins");
   step->add_option("--format", b->format, "text or json")->check(CLI::IsMember({"text", "json"}));
-  step->callback([b, shape] {
+  step->callback([b, shape, alone] {
+    if (alone->count() > 0 && !b->alone) b->alone = 0;
     for (const CLI::Option* option : shape)
       if (option->count() > 0) b->shape.push_back(option->get_name());
     run_step_bench(*b);

@@ -137,6 +137,15 @@ void run_on_device(const JobShape& job, int gpu, std::span<const int> gpus, comm
   run_with_faults(*world, body);
 }
 
+/// One rank of a job, in a world without the others.
+void run_alone(const JobShape& job, const std::function<void(comm::World&)>& body) {
+  const TeamSize team(job.threads > 0 ? job.threads : team_size());
+  device::use(job.device, 0);
+  const std::unique_ptr<comm::World> world =
+      comm::alone_world(job.alone->rank, job.ranks, job.device, job.alone->links);
+  run_with_faults(*world, body);
+}
+
 }  // namespace
 
 void run_job(const Launcher& launcher, const JobSteps& steps) {
@@ -167,9 +176,12 @@ void run_job(const Launcher& launcher, const JobSteps& steps) {
   } else {
     job = steps.shape();
     comm::set_graph_environment(job.behind_graphs);
-    if (job.device == Device::cuda) comm::require_gpus(job.ranks);
+    if (job.device == Device::cuda) comm::require_gpus(job.alone ? 1 : job.ranks);
     steps.read();
     steps.claim();
+    if (job.alone)
+      return comm::run_ranks(
+          1, [&](comm::World&) { run_alone(job, steps.body); }, job.options, report);
     const bool reach = job.transfers == comm::Transport::copy_engines && comm::refusal_of_peers().empty();
     std::vector<int> gpus(reach ? static_cast<std::size_t>(job.ranks) : 0);
     std::iota(gpus.begin(), gpus.end(), 0);

@@ -1,9 +1,11 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "megalith/comm/alone/alone_world.h"
 #include "megalith/comm/nccl/gpus.h"
 #include "megalith/comm/world.h"
 #include "megalith/config/run_plan.h"
@@ -24,6 +26,12 @@ Launcher detect_launcher();
 /// kernels at the start (comm::KernelLoading).
 void prepare_gpus(const config::RunConfig& asked);
 
+/// One rank of a job of which no other rank runs (comm/alone).
+struct AloneRank {
+  int rank = 0;
+  comm::AloneLinks links{};
+};
+
 /// How many ranks a job has, and where they compute.
 struct JobShape {
   int ranks = 1;
@@ -33,7 +41,8 @@ struct JobShape {
   comm::WorldOptions options{};
   train::Facts facts{};  ///< settings that must be equal in all processes
   train::Start start = train::Start::fresh;
-  int threads = 0;  ///< threads of a rank on the cores of the host; 0: the number of its World
+  int threads = 0;                      ///< threads of a rank on the cores of the host; 0: the number of its World
+  std::optional<AloneRank> alone = {};  ///< the only one that runs, without a launcher
 };
 /// The shape of a job that trains by this plan.
 JobShape shape_of(const config::RunPlan& plan);

@@ -64,6 +64,9 @@ struct RowPlace {
 /// Those that are read.
 std::span<const RowPlace> places_of(const GatherRows& args);
 std::span<const RowPlace> places_of(const GatherSumRows& args);
+/// The longest that list may be in another step.
+inline std::size_t capacity_of(const GatherRows& args) { return static_cast<std::size_t>(args.pulls.sources.dim(0)); }
+inline std::size_t capacity_of(const GatherSumRows& args) { return static_cast<std::size_t>(args.sums.places.dim(0)); }
 
 /// What is wrong if a list names a member or a row that does not exist, or if its counts do not fit; otherwise empty.
 /// In a group of `members`.

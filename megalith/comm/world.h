@@ -47,7 +47,9 @@ class World {
   virtual ~World() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string_view transport() const = 0;  ///< "threads", "mpi", "nccl", "dry"
+  virtual std::string_view transport() const = 0;  ///< "threads", "mpi", "nccl", "dry", "alone"
+  /// Whether every rank exists. False in an alone_world(), where facts of other ranks are this rank's.
+  virtual bool has_all_ranks() const { return true; }
 
   /// The group of these world ranks, in the given order (it need not be ascending). A later call with the same name and
   /// ranks returns the same group, for the use of the first call. Throws InternalError if this rank is not a member, or
@@ -57,8 +59,8 @@ class World {
   /// CPU.
   const Group& all() const { return *all_; }
 
-  /// The sum of agreement_term() over all groups of this World.
-  std::uint64_t agreement_term() const;
+  /// The sum of agreement_term() over all groups of this World; 0 where no other rank exists to agree.
+  virtual std::uint64_t agreement_term() const;
   /// All groups of this World, in the order in which they were made: names and counters for tests, traces and `bench`.
   const std::vector<Group>& groups() const { return groups_; }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "megalith/base/host.h"
 #include "megalith/base/host_limits.h"
@@ -33,7 +34,9 @@ std::string lack_of_host_memory(comm::World& world, Index bytes, const std::stri
   Exec host;
   comm::barrier(host, world.all());
   const HostShare mine{host_id(), bytes, host_limits().memory_available.value_or(std::numeric_limits<Index>::max())};
-  return lack_of_host_memory(comm::gather_values(world.all(), mine), what, fix);
+  std::vector<HostShare> ranks = comm::gather_values(world.all(), mine);
+  if (!world.has_all_ranks()) ranks = {mine};
+  return lack_of_host_memory(ranks, what, fix);
 }
 
 }  // namespace megalith::train

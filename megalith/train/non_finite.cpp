@@ -69,10 +69,15 @@ std::string ranks_with_non_finite(comm::World& world, bool mine) {
   Exec host;
   comm::all_gather(host, world.all(), Tensor(&flag, {1}, DType::u64), Tensor(all.data(), {world.size()}, DType::u64))
       .wait(host);
+  constexpr Index kListed = 8;
   std::string ranks;
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank] != 0) ranks += str(ranks.empty() ? "" : ", ", rank);
-  return ranks;
+  Index count = 0;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == 0) continue;
+    if (count < kListed) ranks += str(ranks.empty() ? "" : ", ", rank);
+    ++count;
+  }
+  return count <= kListed ? ranks : str(ranks, " and ", count - kListed, " more");
 }
 
 }  // namespace megalith::train

@@ -25,7 +25,8 @@ NonFiniteTensor first_non_finite(comm::World& world, Exec& ex, const ParamSet& p
 /// Whether all numbers of a tensor of the device are finite. True for integers.
 bool is_finite(Exec& ex, HostStaging& staging, const Tensor& tensor);
 
-/// The ranks whose numbers were not finite: "0, 3". `mine`: whether those of this rank were. Collective.
+/// The ranks whose numbers were not finite: "0, 3", of many the first eight and how many more. `mine`: whether those of
+/// this rank were. Collective.
 std::string ranks_with_non_finite(comm::World& world, bool mine);
 
 }  // namespace megalith::train

@@ -71,6 +71,82 @@ TEST(BenchCommand, StepCountsStepsThatAreRunAgain) {
               ::testing::HasSubstr("reruns             3 of 3 steps: experts need moe.rank_capacity_factor = "));
 }
 
+// One rank without the others holds what it holds beside them, whatever the grid.
+TEST(BenchCommand, ARankAloneHoldsWhatItHoldsInItsGrid) {
+  const std::string dense = "--layers 4 --hidden 16 --heads 4 --seq 8 --batch 8 --steps 2 --warmup 1 --vocab 512 ",
+                    experts = dense +
+                              " --set model.family=llama --set moe.num_experts=8 --set moe.top_k=2 --set "
+                              "moe.ffn_hidden_size=16 --set moe.aux_loss=0 --micro-batch 4 --set parallel.ep=2 ";
+  for (const std::string& grid :
+       {dense + " --tp 2", dense + " --pp 2 --micro-batch 2", dense + " --dp 2 --set optimizer.distributed=true",
+        dense + " --tp 2 --pp 2 --chunks 2 --micro-batch 2 --set parallel.sequence_parallel=true",
+        experts + "--dp 2 --set moe.dispatcher=peer --set moe.rank_capacity_factor=worst",
+        experts + "--dp 2 --set moe.dispatcher=all_to_all",
+        experts + "--dp 2 --pp 2 --set moe.echo.slots=1 --set moe.rank_capacity_factor=worst"}) {
+    const nlohmann::json whole = json_of("megalith bench step " + grid),
+                         alone = json_of("megalith bench step --alone " + grid);
+    EXPECT_EQ(alone.at("memory"), whole.at("memory")) << grid;
+    EXPECT_EQ(alone.at("grid"), whole.at("grid"));
+    EXPECT_EQ(alone.at("alone_rank"), 0);
+    EXPECT_FALSE(alone.contains("loss")) << "others' losses are not known";
+    EXPECT_FALSE(whole.contains("alone_rank"));
+  }
+}
+
+TEST(BenchCommand, AnyRankOfALargeGridRunsAlone) {
+  const std::string grid =
+      "megalith bench step --layers 8 --hidden 64 --heads 8 --seq 16 --batch 256 --micro-batch 1 --steps 1 --warmup 1 "
+      "--vocab 1024 "
+      "--tp 8 --pp 4 --dp 32 ";
+  const nlohmann::json first = json_of(grid + "--alone 0"), last = json_of(grid + "--alone 1023");
+  EXPECT_EQ(first.at("alone_rank"), 0);
+  EXPECT_EQ(last.at("alone_rank"), 1023);
+  EXPECT_NE(first.at("memory"), last.at("memory")) << "the last stage has the head, the first more in flight";
+  EXPECT_THAT(
+      run_shell(grid + "--alone 1023").out,
+      testing::StartsWith("alone              rank 1023 of 1024: others neither compute nor send; communication "
+                          "takes no time\n"));
+}
+
+TEST(BenchCommand, ALinkMakesARankAloneSlower) {
+  const std::string bench =
+      "megalith bench step --layers 2 --hidden 64 --heads 2 --seq 64 --batch 4 --steps 3 --tp 2 --alone ";
+  // 2 layers, each 4 sums of 4 x 64 x 64 f32: 512 KiB on the link and more.
+  EXPECT_GE(json_of(bench + "--link 0.01").at("step_time_s").get<double>(), 0.05);
+  EXPECT_EQ(json_of(bench + "--link 0.01").at("link_bytes_per_s"), 1e7);
+  EXPECT_THAT(run_shell(bench + "--link 0.01").out, testing::HasSubstr("communication takes the time of 0.01 GB/s\n"));
+}
+
+TEST(BenchCommand, ARankRunsAloneOnAGpu) {
+  if (!support::has_gpu()) GTEST_SKIP() << "needs a GPU";
+  const std::string dense =
+      "megalith bench step --device cuda --layers 4 --hidden 256 --heads 4 --seq 128 --batch 8 --steps 3 --alone ";
+  const std::string experts =
+      dense +
+      "--set model.family=llama --set moe.num_experts=8 --set moe.top_k=2 --set moe.ffn_hidden_size=256 --set "
+      "parallel.ranks=4 --set parallel.ep=4 ";
+  for (const std::string& bench :
+       {dense + "--tp 4", dense + "--tp 2 --pp 2 --micro-batch 2 --dp 2", dense + "--tp 4 --set graphs.mode=iteration",
+        experts, experts + "--set graphs.mode=iteration", experts + "--set moe.echo.slots=1"})
+    EXPECT_GT(json_of(bench).at("tokens_per_second").get<double>(), 0) << bench;
+  // 4 layers, each 4 sums of 8 x 128 x 256 bf16 over 4 ranks: 12 MiB on the link.
+  EXPECT_GE(json_of(dense + "--tp 4 --link 0.1").at("step_time_s").get<double>(), 0.1);
+}
+
+TEST(BenchCommand, WhatARankAloneCannotDoIsRefused) {
+  const std::string bench = "megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --tp 2 ";
+  const auto refused = [](const std::string& command, const std::string& text) {
+    const Finished got = run_shell(command);
+    EXPECT_EQ(got.code, 64) << command << got.err;
+    EXPECT_THAT(got.err, testing::HasSubstr(text)) << command;
+  };
+  refused(bench + "--alone 2", "--alone = 2: must be a rank of the grid, from 0 to 1");
+  refused(bench + "--link 100", "--link: needs --alone, which runs one rank without the others");
+  refused(bench + "--alone --trace trace.json", "--trace: has the calls of all ranks, and --alone runs one");
+  refused(bench + "--alone 1", "--alone = 1: its shard of the vocabulary, 256 ids padded to 512, has padding only");
+  refused(mpirun(2, bench + "--alone"), "--alone: runs one rank without the others: start it without mpirun or srun");
+}
+
 // Factors that are larger than what is left of 64 bits.
 TEST(BenchCommand, CollectivesEndsAtItsLargestSize) {
   const nlohmann::json rows = json_of(

@@ -26,7 +26,9 @@ class BarrierArrival {
   __device__ bool begin(const DeviceBarrier& barrier) {
     const auto member = static_cast<int>(threadIdx.x);
     bool goes_on = true;
-    if (member < barrier.members) {
+    if (barrier.is_alone) {
+      if (member < barrier.members) symmetric_[member] = static_cast<std::byte*>(barrier.symmetric);
+    } else if (member < barrier.members) {
       BarrierFlags& own = flags_of(barrier, barrier.rank);
       const std::uint32_t turn = *static_cast<volatile std::uint32_t*>(&own.turn) + 1;
       if (member == barrier.rank) {
@@ -52,6 +54,7 @@ class BarrierArrival {
   /// The last CTA of the kernel returns when the kernels of all members have completed their share, or a member has
   /// failed.
   __device__ void end(const DeviceBarrier& barrier) {
+    if (barrier.is_alone) return;
     BarrierFlags& own = flags_of(barrier, barrier.rank);
     const auto member = static_cast<int>(threadIdx.x);
     __syncthreads();

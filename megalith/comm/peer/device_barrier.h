@@ -28,6 +28,7 @@ struct DeviceBarrier {
   int members = 0;
   int rank = 0;
   void* symmetric = nullptr;  ///< memory that the kernels of all members may access until this kernel ends
+  bool is_alone = false;  ///< no other kernel takes part: `symmetric` is the memory of every member, no flag is read
 };
 
 }  // namespace megalith::comm

@@ -5,22 +5,20 @@
 namespace megalith::comm {
 namespace {
 
-DeviceBarrier barrier_alone(const Buffer& flags, const Tensor& mine) {
-  DeviceBarrier barrier{.members = 1, .rank = 0, .symmetric = mine.raw()};
-  barrier.flags[0] = reinterpret_cast<BarrierFlags*>(flags.data());
-  return barrier;
+DeviceBarrier barrier_alone(int members, const Tensor& mine) {
+  return {.members = members, .rank = 0, .symmetric = mine.raw(), .is_alone = true};
 }
 
 }  // namespace
 
-RowsAlone::RowsAlone() : barrier_flags_(sizeof(BarrierFlags), Device::cuda) { load_row_kernels(); }
+RowsAlone::RowsAlone(int members) : members_(members) { load_row_kernels(); }
 
 void RowsAlone::gather_rows(Stream stream, const GatherRows& args, int ctas) const {
-  gather_rows_symmetric(stream, barrier_alone(barrier_flags_, args.mine), args, ctas);
+  gather_rows_symmetric(stream, barrier_alone(members_, args.mine), args, ctas);
 }
 
 void RowsAlone::gather_sum_rows(Stream stream, const GatherSumRows& args, int ctas) const {
-  gather_sum_rows_symmetric(stream, barrier_alone(barrier_flags_, args.mine), args, ctas);
+  gather_sum_rows_symmetric(stream, barrier_alone(members_, args.mine), args, ctas);
 }
 
 }  // namespace megalith::comm

@@ -3,7 +3,7 @@
 
 namespace megalith::comm {
 
-RowsAlone::RowsAlone() {
+RowsAlone::RowsAlone(int members) : members_(members) {
   throw BackendError(
       "rows of a GPU's own memory are read by kernels of the transport between GPUs, which this program was built "
       "without: install libnccl-dev beside the CUDA toolkit and build again (MEGALITH_NCCL=ON prints what is missing)");

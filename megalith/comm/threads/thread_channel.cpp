@@ -14,10 +14,6 @@ void copy_bytes(std::byte* to, const std::byte* from, Index bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
-/// The longest that a list may be.
-std::size_t capacity_of(const GatherRows& args) { return static_cast<std::size_t>(args.pulls.sources.dim(0)); }
-std::size_t capacity_of(const GatherSumRows& args) { return static_cast<std::size_t>(args.sums.places.dim(0)); }
-
 std::byte* bytes_of(void* data) { return static_cast<std::byte*>(data); }
 const std::byte* bytes_of(const void* data) { return static_cast<const std::byte*>(data); }
 
