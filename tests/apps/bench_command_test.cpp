@@ -134,7 +134,8 @@ TEST(BenchCommand, ARankRunsAloneOnAGpu) {
 }
 
 TEST(BenchCommand, WhatARankAloneCannotDoIsRefused) {
-  const std::string bench = "megalith bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --tp 2 ";
+  const std::string options = " bench step --layers 2 --hidden 16 --heads 2 --seq 8 --batch 4 --tp 2 ",
+                    bench = "megalith" + options;
   const auto refused = [](const std::string& command, const std::string& text) {
     const Finished got = run_shell(command);
     EXPECT_EQ(got.code, 64) << command << got.err;
@@ -143,8 +144,10 @@ TEST(BenchCommand, WhatARankAloneCannotDoIsRefused) {
   refused(bench + "--alone 2", "--alone = 2: must be a rank of the grid, from 0 to 1");
   refused(bench + "--link 100", "--link: needs --alone, which runs one rank without the others");
   refused(bench + "--alone --trace trace.json", "--trace: has the calls of all ranks, and --alone runs one");
-  refused(bench + "--alone 1", "--alone = 1: its shard of the vocabulary, 256 ids padded to 512, has padding only");
-  refused(mpirun(2, bench + "--alone"), "--alone: runs one rank without the others: start it without mpirun or srun");
+  refused(bench + "--vocab 100 --alone 1",
+          "--alone = 1: its shard of the vocabulary, 100 ids padded to 256, has padding only");
+  refused(mpirun(2, support::program() + options + "--alone"),
+          "--alone: runs one rank without the others: start it without mpirun or srun");
 }
 
 // Factors that are larger than what is left of 64 bits.
