@@ -28,8 +28,9 @@ enum class AttentionMask : std::uint8_t { causal, full };
 /// left out; its numbers are finite where those of all documents are. Dropout's elements are those of the sample. The
 /// host never reads a length or a start on a GPU, so a captured graph stays valid for others.
 ///
-/// Dropout's global element of (sample b, local head a, query i, key j) is
-///   (((state.first_sample + first_row / S + b) * num_global_heads + first_head + a) * S + i) * S + j.
+/// Dropout's words for (sample b, local head a, query i, key j) are those of ops/kept_patch.h for (i, j) of head
+///   (state.first_sample + first_row / S + b) * num_global_heads + first_head + a.
+/// P(drop) is a multiple of 2^-16, and kept probabilities are scaled by 1 / P(keep).
 /// dk and dv are sums over the heads of their group, in ascending order. Bits do not depend on the number of threads.
 /// Sources: Vaswani et al. 2017, arXiv:1706.03762; tiling as in Dao et al. 2022, arXiv:2205.14135; groups: Ainslie et
 /// al. 2023, arXiv:2305.13245.
@@ -92,7 +93,7 @@ struct AttentionBuild {
 };
 /// What this build has.
 AttentionBuild attention_build();
-/// Whether a GPU's library, cuDNN, is tried for a shape (cuda/attention.h) before our own kernel. It must be bf16 or
+/// Whether a GPU's library, cuDNN, is tried for a shape (cuda/attention.h) before our own kernels. It must be bf16 or
 /// f16, with heads of at most 256 in steps of 8 and samples of two tokens or more. It must have no dropout, because
 /// cuDNN's random numbers are not ours. Where cuDNN is called per sample, a sample's log_sum_exp must be a multiple of
 /// 16 bytes. It must have no documents: what cuDNN has for them are offsets of a number of sequences that a graph

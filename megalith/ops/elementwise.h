@@ -53,8 +53,8 @@ void tanh_backward(Exec& ex, const TanhBackward& args);
 
 /// The random numbers of a dropout. Element e of a tensor of token rows is global element (state.first_sample * seq_len
 /// + first_row) * elements_per_row + e. `state` is the StepState in memory, which also has the step. Attention numbers
-/// its probabilities in its own way (attention.h). An element is kept if its word of the site's stream (base/philox.h)
-/// is at least dropout_threshold(probability). It is then scaled by 1 / (1 - p).
+/// and compares its probabilities in its own way (kept_patch.h). An element is kept if its word of the site's stream
+/// (base/philox.h) is at least dropout_threshold(probability). It is then scaled by 1 / (1 - p).
 struct Dropout {
   double probability = 0;  ///< 0: no random numbers are drawn
   std::uint64_t seed = 0;

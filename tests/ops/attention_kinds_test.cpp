@@ -4,6 +4,7 @@
 
 #include "megalith/base/philox.h"
 #include "megalith/ops/attention.h"
+#include "megalith/ops/kept_patch.h"
 
 #include "tests/ops/op_test.h"
 
@@ -40,8 +41,8 @@ struct KindsCase {
   double keep(Index b, Index h, Index i, Index j) const {
     if (probability == 0) return 1;
     const RandomSite site{.seed = 9, .step = 4, .site = 2};
-    const Index element = (((6 + b) * num_global_heads + first_head + h) * seq_len + i) * seq_len + j;
-    return site.word(static_cast<std::uint64_t>(element)) >= dropout_threshold(probability) ? 1 / (1 - probability) : 0;
+    const auto head = static_cast<std::uint64_t>((6 + b) * num_global_heads + first_head + h);
+    return is_kept(site, probability, head, seq_len, i, j) ? attention_kept_scale(probability) : 0;
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include "megalith/base/philox.h"
 #include "megalith/ops/cuda/cudnn_versions.h"
+#include "megalith/ops/kept_patch.h"
 #include "megalith/tensor/device.h"
 #include "megalith/tensor/gpu_facts.h"
 
@@ -34,10 +35,8 @@ struct AttentionReference {
 double keep(const AttentionSizes& s, const Place& place, Index b, Index h, Index i, Index j) {
   if (place.probability == 0) return 1;
   const RandomSite site{.seed = 9, .step = 4, .site = 2};
-  const Index element = (((6 + b) * place.num_global_heads + place.first_head + h) * s.seq_len + i) * s.seq_len + j;
-  return site.word(static_cast<std::uint64_t>(element)) >= dropout_threshold(place.probability)
-             ? 1 / (1 - place.probability)
-             : 0.0;
+  const auto head = static_cast<std::uint64_t>((6 + b) * place.num_global_heads + place.first_head + h);
+  return is_kept(site, place.probability, head, s.seq_len, i, j) ? attention_kept_scale(place.probability) : 0.0;
 }
 
 AttentionReference attended(const Values& qkv, const AttentionSizes& s, const Place& place) {

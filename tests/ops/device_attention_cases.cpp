@@ -41,10 +41,12 @@ using support::Twin;
 using support::Twins;
 
 // One token, parts of tiles, heads that fill a tile, do not, or are split; one group of several heads, several groups,
-// also of a single sample; rows that vectors of 16 bytes cannot read; a log_sum_exp that keeps the library away.
+// also of a single sample; rows that vectors of 16 bytes cannot read; a log_sum_exp that keeps the library away; more
+// tiles than the stages of shared memory.
 const Kind kKinds[] = {{0, 4, 2, 1, 8},     {2, 1, 4, 2, 64},   {3, 129, 4, 2, 64},  {3, 200, 4, 4, 80},
                        {2, 200, 6, 3, 128}, {3, 129, 3, 3, 64}, {3, 256, 4, 1, 64},  {1, 200, 6, 2, 64},
-                       {3, 201, 6, 3, 64},  {2, 200, 4, 2, 5},  {2, 129, 2, 1, 256}, {3, 70, 8, 2, 96}};
+                       {3, 201, 6, 3, 64},  {2, 200, 4, 2, 5},  {2, 129, 2, 1, 256}, {3, 70, 8, 2, 96},
+                       {1, 600, 2, 1, 64},  {1, 450, 2, 2, 128}};
 
 std::vector<std::vector<std::int32_t>> lengths_of(const Kind& kind) {
   const auto full = static_cast<std::int32_t>(kind.seq_len);
@@ -71,7 +73,12 @@ struct Tensors {
         dqkv(t.out({kind.tokens(), kind.columns()})) {}
 
   Dropout dropout(const Exec& ex, const Kind& kind) const {
-    return {.probability = kind.probability, .seed = 9, .site = 2, .step_state = state.on(ex), .seq_len = kind.seq_len};
+    return {.probability = kind.probability,
+            .seed = 9,
+            .site = 2,
+            .step_state = state.on(ex),
+            .seq_len = kind.seq_len,
+            .first_row = 2 * kind.seq_len};
   }
   void forward(Exec& ex, const Kind& kind) const {
     attention_forward(ex, {.qkv = qkv.on(ex),

@@ -4,6 +4,7 @@
 
 #include "megalith/base/philox.h"
 #include "megalith/ops/attention.h"
+#include "megalith/ops/kept_patch.h"
 
 #include "tests/ops/op_test.h"
 
@@ -152,11 +153,10 @@ Values packed_output(const PackedCase& c, const Values& qkv) {
         sum += weights.back();
       }
       for (Index j = begin; j <= i; ++j) {
-        const Index element =
-            (((6 + sample) * (c.heads + 2) + 1 + head) * c.seq_len + i) * c.seq_len + j;  // of all samples and heads
-        const bool kept =
-            c.probability == 0 || site.word(static_cast<std::uint64_t>(element)) >= dropout_threshold(c.probability);
-        const double weight = kept ? weights[static_cast<std::size_t>(j - begin)] / sum / (1 - c.probability) : 0;
+        const auto global = static_cast<std::uint64_t>((6 + sample) * (c.heads + 2) + 1 + head);
+        const bool kept = c.probability == 0 || is_kept(site, c.probability, global, c.seq_len, i, j);
+        const double weight =
+            kept ? weights[static_cast<std::size_t>(j - begin)] / sum * attention_kept_scale(c.probability) : 0;
         for (Index d = 0; d < c.head_dim; ++d) {
           out[static_cast<std::size_t>(row * c.width() + head * c.head_dim + d)] +=
               weight * number(sample * c.seq_len + j, head, 2, d);

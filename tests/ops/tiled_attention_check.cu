@@ -12,6 +12,7 @@
 
 #include "megalith/base/philox.h"
 #include "megalith/ops/cuda/tiled_attention.h"
+#include "megalith/ops/kept_patch.h"
 #include "megalith/runtime/step_state.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/memory.h"
@@ -51,8 +52,8 @@ double keep(const Sizes& s, double probability, Index b, Index h, Index i, Index
   if (probability == 0) return 1;
   const RandomSite site{.seed = kSeed, .step = static_cast<std::uint32_t>(kState.step), .site = kSite};
   const Index sample = static_cast<Index>(kState.first_sample) + b, head = kFirstHead + h;
-  const Index element = ((sample * num_global_heads(s) + head) * s.seq_len + i) * s.seq_len + j;
-  return site.word(static_cast<std::uint64_t>(element)) >= dropout_threshold(probability) ? 1 / (1 - probability) : 0;
+  const auto global = static_cast<std::uint64_t>(sample * num_global_heads(s) + head);
+  return is_kept(site, probability, global, s.seq_len, i, j) ? attention_kept_scale(probability) : 0;
 }
 
 /// qkv, dqkv [B*S, A*3*D]; out, dout [B*S, A*D]; log_sum_exp [B, A, S].

@@ -11,6 +11,7 @@
 #include "megalith/ops/cpu/parallel.h"
 #include "megalith/ops/cpu/product.h"
 #include "megalith/ops/init_kernels.h"
+#include "megalith/ops/kept_patch.h"
 #include "megalith/ops/matmul_kernels.h"
 #include "megalith/tensor/memory.h"
 
@@ -27,6 +28,16 @@ namespace {
 
 constexpr Index kQueries = 64, kKeys = 256;  // kKeys a multiple of kQueries: no row of a tile is wholly masked
 
+/// The dropout of the probabilities, whose P(drop) is rounded.
+template <class Args>
+std::optional<ResolvedDropout> resolved(const Args& args) {
+  auto dropout = resolve(args.dropout);
+  if (!dropout) return dropout;
+  dropout->stream.attention_threshold = attention_dropout_threshold(args.dropout.probability);
+  dropout->stream.kept_scale = attention_kept_scale(args.dropout.probability);
+  return dropout;
+}
+
 /// Where the parts of one (document, head) are, what it attends to, and the dropout of its probabilities.
 template <class T>
 struct Head {
@@ -37,7 +48,8 @@ struct Head {
   Index q, k, v, out, statistics;  // first element in qkv, in out, in log_sum_exp
   T scale;
   const DropoutStream* dropout;
-  std::uint64_t element;  // global element of (query 0, key 0)
+  std::uint64_t first_block;  // of random words, of the head (ops/kept_patch.h)
+  Index first_token;          // of the document in its sample
 };
 
 /// Tokens of a sample that attend to each other: [begin, begin + length). A sample without documents is one.
@@ -99,8 +111,8 @@ Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout,
           .statistics = (sample * args.num_heads + head) * args.seq_len + document.begin,
           .scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(head_dim))),
           .dropout = dropout ? &dropout->stream : nullptr,
-          .element = global * static_cast<std::uint64_t>(args.seq_len * args.seq_len) +
-                     static_cast<std::uint64_t>(document.begin * args.seq_len + document.begin)};
+          .first_block = global * kept_head_blocks(args.seq_len),
+          .first_token = document.begin};
 }
 
 template <class T>
@@ -151,7 +163,8 @@ AttentionTile<T> tile_at(const Head<T>& head, T* scores, Block queries, Block ke
           .seq_len = head.seq_len,
           .scale = head.scale,
           .dropout = head.dropout,
-          .head_element = head.element,
+          .head_block = head.first_block,
+          .first_token = head.first_token,
           .visible = head.visible};
 }
 
@@ -256,7 +269,7 @@ void for_blocks_of_documents(const std::int32_t* begins, Index seq_len, Block to
 /// One task per (sample, head, kQueries tokens). The longest rows come first, so that the threads end together.
 template <class T>
 void forward_heads(const AttentionForward& args) {
-  const auto dropout = resolve(args.dropout);
+  const auto dropout = resolved(args);
   const Index blocks = query_blocks(args.seq_len), heads = args.batch * args.num_heads;
   parallel_for(blocks * heads, args.qkv.numel(), [&](Index i) {
     const Index first = (blocks - 1 - i / heads) * kQueries, sample = i % heads / args.num_heads;
@@ -306,7 +319,7 @@ void for_documents(const Args& args, Index sample, const F& each) {
 /// One task per (sample, group), so that the sums over queries and over heads keep one order.
 template <class T>
 void backward_heads(const AttentionBackward& args) {
-  const auto dropout = resolve(args.dropout);
+  const auto dropout = resolved(args);
   const Index groups = kv_heads_of(args);
   parallel_for(args.batch * groups, args.qkv.numel(), [&](Index i) {
     for_documents(args, i / groups,

@@ -29,6 +29,8 @@ struct DropoutStream {
   std::uint32_t step = 0, site = 0;
   std::uint32_t threshold = 0;  ///< an element is kept when its word is at least this
   double kept_scale = 1;        ///< 1 / (1 - p)
+  /// Of attention's probabilities, in units of 2^-16 (ops/kept_patch.h). kept_scale is then that of this threshold.
+  std::uint32_t attention_threshold = 0;
 };
 
 /// out, a, b ...: n elements each; out may be any of the inputs. `element`: global number of the first one.
@@ -114,7 +116,8 @@ struct AttentionTile {
   Index first_query = 0, first_key = 0, seq_len = 0;
   T scale = 1;
   const DropoutStream* dropout = nullptr;  ///< null: none
-  std::uint64_t head_element = 0;          ///< global element of (query 0, key 0)
+  std::uint64_t head_block = 0;            ///< the head's first block of random words (ops/kept_patch.h)
+  Index first_token = 0;                   ///< the number of query 0 and key 0 in the sample
   VisibleKeys visible = VisibleKeys::up_to_query;
 };
 

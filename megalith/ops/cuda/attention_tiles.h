@@ -13,6 +13,7 @@
 #include "megalith/base/str.h"
 #include "megalith/ops/attention.h"
 #include "megalith/ops/cuda/warp_products.h"
+#include "megalith/ops/kept_patch.h"
 #include "megalith/runtime/step_state.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/gpu_attribute.h"
@@ -49,7 +50,7 @@ struct AttentionCall {
   // Dropout. Kernels without it read none of these.
   std::uint64_t seed;
   std::uint32_t site, threshold;
-  float kept_scale;  // 1 / (1 - p)
+  float kept_scale;  // 1 / P(keep)
   Index first_sample, first_head, num_global_heads;
   const StepState* step_state;
   // The general form. The plain one reads none of these.
@@ -87,8 +88,8 @@ AttentionCall call_of(const Args& args, bool vectors) {
       .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))),
       .seed = args.dropout.seed,
       .site = args.dropout.site,
-      .threshold = dropout_threshold(args.dropout.probability),
-      .kept_scale = static_cast<float>(1.0 / (1.0 - args.dropout.probability)),
+      .threshold = attention_dropout_threshold(args.dropout.probability),
+      .kept_scale = static_cast<float>(attention_kept_scale(args.dropout.probability)),
       .first_sample = args.dropout.first_row / args.seq_len,
       .first_head = args.first_head,
       .num_global_heads = args.num_global_heads,
@@ -236,30 +237,17 @@ __device__ T* shared_memory() {
   return reinterpret_cast<T*>(shared_bytes);
 }
 
-/// The order of a tile's rows in shared memory, compared with global memory. Four neighbouring keys share one block of
-/// random words. But a fragment gives a lane the columns 2q, 2q+1, 2q+8, 2q+9 (q = lane % 4) of every 16 as two tiles'
-/// neighbours. It gives it the rows l / 4 and l / 4 + 8. Keys are therefore `interleaved`: tile row 8u + 2q + e of
-/// every 16 holds key 4q + 2u + e. A lane's four columns are then four neighbours. Its two rows are two of four, and
-/// lane ^ 4 has the other two.
-enum class RowOrder { plain, interleaved };
-
-template <RowOrder kOrder>
-__device__ constexpr int row_offset(int tile_row) {
-  if constexpr (kOrder == RowOrder::plain) return tile_row;
-  return tile_row / 16 * 16 + tile_row % 8 / 2 * 4 + tile_row / 8 % 2 * 2 + tile_row % 2;
-}
-
 /// Starts the copy of rows first .. first + kTileRows - 1 to a tile [kTileRows, kDim] of shared memory, 0 outside the
 /// head. The caller commits, waits and synchronises. Every 4 or 8 threads copy a row, so that a thread advances by
 /// constant steps and keeps one address.
-template <int kTileRows, int kDim, RowOrder kOrder, class T>
+template <int kTileRows, int kDim, class T>
 __device__ void load_tile(T* tile, const HeadRows<const T>& from, int first) {
   constexpr int kStride = row_stride<T>(kDim), kVector = 16 / static_cast<int>(sizeof(T));
   const int thread = static_cast<int>(threadIdx.x);
   if (from.vectors) {
     constexpr int kVectors = kDim / kVector, kLanes = kVectors % 8 == 0 ? 8 : 4, kPass = kThreads / kLanes;
     static_assert(kTileRows % kPass == 0 && kPass % 16 == 0 && kVectors % kLanes == 0);
-    const int row = thread / kLanes, source = first + row_offset<kOrder>(row), column = thread % kLanes * kVector;
+    const int row = thread / kLanes, source = first + row, column = thread % kLanes * kVector;
     const T* data = from.data + source * from.stride + column;
     tile += row * kStride + column;
 #pragma unroll
@@ -273,7 +261,7 @@ __device__ void load_tile(T* tile, const HeadRows<const T>& from, int first) {
     }
   } else {
     for (int i = thread; i < kTileRows * kDim; i += kThreads) {
-      const int row = i / kDim, column = i % kDim, source = first + row_offset<kOrder>(row);
+      const int row = i / kDim, column = i % kDim, source = first + row;
       const bool inside = source < from.rows && column < from.columns;
       tile[row * kStride + column] = inside ? from.data[source * from.stride + column] : static_cast<T>(0.0f);
     }
@@ -281,10 +269,10 @@ __device__ void load_tile(T* tile, const HeadRows<const T>& from, int first) {
 }
 
 /// Loads two consecutive tiles: a stage.
-template <int kTileRows, int kDim, RowOrder kOrder, class T>
+template <int kTileRows, int kDim, class T>
 __device__ void load_stage(T* stage, const HeadRows<const T>& a, const HeadRows<const T>& b, int first) {
-  load_tile<kTileRows, kDim, kOrder>(stage, a, first);
-  load_tile<kTileRows, kDim, kOrder>(stage + kTileRows * row_stride<T>(kDim), b, first);
+  load_tile<kTileRows, kDim>(stage, a, first);
+  load_tile<kTileRows, kDim>(stage + kTileRows * row_stride<T>(kDim), b, first);
 }
 
 /// As load_tile() for kCount of the first `rows` numbers of a head [S].
@@ -338,44 +326,39 @@ __device__ void store_padding(const HeadRows<T>& to, int first) {
     to.data[(first + i / to.columns) * to.stride + i % to.columns] = static_cast<T>(0.0f);
 }
 
-/// Bit i: whether word i of a block of random words is at least the threshold. It is not inlined, so the compiler does
-/// not interleave it with the products. Interleaving pushed sums out of the registers (key_value_kernel, bf16, D = 96,
-/// 168 registers: 404 bytes of spills against none; nvcc 13.0).
-__device__ __noinline__ inline std::uint32_t draw_block(RandomSite site, std::uint64_t block, std::uint32_t threshold) {
-  const Philox4 words = site.block(block);
-  return (words[0] >= threshold ? 1u : 0u) | (words[1] >= threshold ? 2u : 0u) | (words[2] >= threshold ? 4u : 0u) |
-         (words[3] >= threshold ? 8u : 0u);
+/// The bits of a group of elements that are kept (ops/kept_patch.h). It is not inlined, so the compiler does not
+/// interleave it with the products. Interleaving pushed sums out of the registers (key_value_kernel, bf16, D = 96, 168
+/// registers: 404 bytes of spills against none; nvcc 13.0). 232 instructions for 32 elements.
+__device__ __noinline__ inline std::uint32_t draw_group(RandomSite site, std::uint64_t block, std::uint32_t threshold) {
+  return kept_elements(site, block, threshold);
 }
 
-/// Which probabilities of one head are kept (ops/attention.h has the numbering).
-class KeptBits {
+/// Which probabilities of one head are kept.
+class KeptPatches {
  public:
-  __device__ KeptBits(const AttentionCall& call, int head)
-      : threshold_(call.threshold), seq_len_(static_cast<std::uint64_t>(call.seq_len)) {
+  __device__ KeptPatches(const AttentionCall& call, int head) : threshold_(call.threshold), seq_len_(call.seq_len) {
     const StepState state = *call.step_state;
     site_ = {.seed = call.seed, .step = static_cast<std::uint32_t>(state.step), .site = call.site};
     const std::uint64_t sample =
         state.first_sample + static_cast<std::uint64_t>(call.first_sample + head / call.num_heads);
     const Index in_sample = call.first_head + head % call.num_heads;
     first_ = (sample * static_cast<std::uint64_t>(call.num_global_heads) + static_cast<std::uint64_t>(in_sample)) *
-             seq_len_ * seq_len_;
+             kept_head_blocks(call.seq_len);
   }
 
-  /// Bit i: whether key + i is kept; key is a multiple of 4. It takes one block of words, and two for the rows of a
-  /// seq_len that is not a multiple of 4.
-  __device__ std::uint32_t four(int query, int key) const {
-    const std::uint64_t element =
-        first_ + static_cast<std::uint64_t>(query) * seq_len_ + static_cast<std::uint64_t>(key);
-    const auto offset = static_cast<std::uint32_t>(element % 4);
-    const std::uint32_t bits = draw_block(site_, element / 4, threshold_);
-    if (offset == 0) return bits;
-    return (bits | draw_block(site_, element / 4 + 1, threshold_) << 4) >> offset & 15u;
+  /// The lane's group of the patch from (query, key).
+  __device__ std::uint32_t group(int query, int key) const {
+    return draw_group(
+        site_,
+        first_ + kept_patch_block(seq_len_, query, key) + static_cast<unsigned>(lane_index() * KeptPatch::kGroupBlocks),
+        threshold_);
   }
 
  private:
   RandomSite site_;
   std::uint32_t threshold_;
-  std::uint64_t seq_len_, first_;  // first_: global element of (query 0, key 0)
+  int seq_len_;
+  std::uint64_t first_;  // the head's first block
 };
 
 struct AllKept {
@@ -383,26 +366,25 @@ struct AllKept {
 };
 
 template <Dropping kDropping>
-using Kept = std::conditional_t<kDropping == Dropping::on, KeptBits, AllKept>;
+using Kept = std::conditional_t<kDropping == Dropping::on, KeptPatches, AllKept>;
 
-/// A lane's part of a fragment of queries x interleaved keys: rows row[0..1] and, of every 16 keys, the 4 from
-/// four_keys.
+/// A lane's part of a fragment of queries x keys: rows row[0..1] and, of every 8 keys, the 2 from two_keys.
 struct QueryLane {
   int row[2];
-  int four_keys;
+  int two_keys;
 };
 
 /// `first`: the first of the warp's queries.
 __device__ inline QueryLane query_lane(int first) {
   const int row = first + lane_index() / 4;
-  return {.row = {row, row + 8}, .four_keys = lane_index() % 4 * 4};
+  return {.row = {row, row + 8}, .two_keys = lane_index() % 4 * 2};
 }
 
 /// Scores of keys after their query become -inf: no weight.
 template <int kKeys>
 __device__ void mask_future(Fragment<kKeys>& scores, const QueryLane& lane, int first_key) {
   for_each_element(scores, [&](int t, int i, float& score) {
-    const int key = first_key + t / 2 * 16 + lane.four_keys + t % 2 * 2 + i % 2;
+    const int key = first_key + 8 * t + lane.two_keys + i % 2;
     if (key > lane.row[i / 2]) score = -INFINITY;
   });
 }
@@ -433,7 +415,7 @@ struct SeenKeys {
     if (first_key + kKeys <= end_of_all) return;
     if constexpr (kForm == Form::plain) return mask_future(scores, lane, first_key);
     for_each_element(scores, [&](int t, int i, float& score) {
-      const int key = first_key + t / 2 * 16 + lane.four_keys + t % 2 * 2 + i % 2;
+      const int key = first_key + 8 * t + lane.two_keys + i % 2;
       if (key >= length || (is_causal && key > lane.row[i / 2])) score = -INFINITY;
     });
   }
@@ -454,15 +436,15 @@ struct SeenKeys<Form::documents> {
         begin_of_first(document_begin_of(call, head, warp_query)),
         begin_of_last(document_begin_of(call, head, warp_query + kWarpRows - 1)),
         begin_of{document_begin_of(call, head, lane.row[0]), document_begin_of(call, head, lane.row[1])} {}
-  /// Words of dropout are drawn for four keys at once.
-  __device__ int first_tile() const { return begin / 4 * 4; }
+  /// Dropout is drawn for patches of keys.
+  __device__ int first_tile() const { return begin / KeptPatch::kKeys * KeptPatch::kKeys; }
   __device__ bool none_before(int end_of_tile) const { return end_of_tile <= begin_of_first; }
   __device__ bool none_from(int first_key, int warp_query) const { return first_key >= warp_query + kWarpRows; }
   template <int kKeys>
   __device__ void mask(Fragment<kKeys>& scores, const QueryLane& lane, int first_key) const {
     if (first_key >= begin_of_last && first_key + kKeys <= end_of_all) return;
     for_each_element(scores, [&](int t, int i, float& score) {
-      const int key = first_key + t / 2 * 16 + lane.four_keys + t % 2 * 2 + i % 2;
+      const int key = first_key + 8 * t + lane.two_keys + i % 2;
       if (key < begin_of[i / 2] || key > lane.row[i / 2]) score = -INFINITY;
     });
   }
@@ -480,21 +462,23 @@ __device__ SeenKeys<kForm> seen_keys(const AttentionCall& call, int head, int le
   }
 }
 
-/// Which elements of such a fragment dropout keeps: bit kept_bit(t, i) for tile[t][i]. They are drawn in a loop that is
-/// not unrolled, before the scores take their registers.
+/// Which elements of fragments of 16 queries x kKeys keys dropout keeps, one fragment after the other. A patch has the
+/// keys of one or of several.
 template <int kKeys>
-__device__ std::uint32_t draw_kept(const KeptBits& kept, const QueryLane& lane, int first_key) {
-  static_assert(kKeys <= 64);
-  std::uint32_t bits = 0;
-#pragma unroll 1
-  for (int key = 0; key < kKeys; key += 16) {
-    const std::uint32_t upper = kept.four(lane.row[0], first_key + key + lane.four_keys);
-    const std::uint32_t lower = kept.four(lane.row[1], first_key + key + lane.four_keys);
-    bits |= (upper | lower << 4) << key / 2;
-  }
-  return bits;
-}
+struct KeptOfQueries {
+  static_assert(KeptPatch::kKeys % kKeys == 0 && kKeys % 16 == 0);
+  int column = -1;         // of the patch
+  std::uint32_t bits = 0;  // of the lane's group
 
-constexpr std::uint32_t kept_bit(int t, int i) { return 1u << (t / 2 * 8 + i / 2 * 4 + t % 2 * 2 + i % 2); }
+  /// The bits of the fragment from first_key on: kept_bit_of_queries(4 t + i) for tile[t][i]. warp_query: the first of
+  /// the warp's queries.
+  __device__ std::uint32_t next(const KeptPatches& kept, int warp_query, int first_key) {
+    if (column != first_key / KeptPatch::kKeys) {
+      column = first_key / KeptPatch::kKeys;
+      bits = kept.group(warp_query, first_key);
+    }
+    return bits >> first_key % KeptPatch::kKeys / 4;
+  }
+};
 
 }  // namespace megalith::ops::cuda

@@ -25,6 +25,13 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], co
                : "r"(address));
 }
 
+/// Transposes 8 x 8 elements of 16 bits, of which lane l has [l / 4][2 (l % 4)] and the next.
+__device__ inline std::uint32_t transposed(std::uint32_t pair) {
+  std::uint32_t result;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+  return result;
+}
+
 /// sums [16, 8] += a [16, 16] b [16, 8] on the tensor cores, f32 sums of products of T = __nv_bfloat16 or __half.
 template <class T>
 __device__ inline void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {

@@ -5,7 +5,7 @@
 // Three kernels: delta = rowsum(dO * O); dK and dV by blocks of keys; dQ by blocks of queries. The last two both
 // recompute S = Q K^T and dP = dO V^T: seven products in all. One kernel that adds into dQ atomically takes five, but
 // atomics would not give the same bits twice. Names as in Dao 2023, section 2.3.2. B32 H12 S1024 D64 on an H200: 785
-// us, with dropout 1,488 (cuDNN 552 without). Counted as five products, that is 24 and 13 % of a large product's rate.
+// us without dropout (cuDNN 552). Counted as five products, that is 24 % of a large product's rate.
 
 namespace megalith::ops::cuda {
 namespace {
@@ -114,19 +114,16 @@ __device__ void differentiate(float& score, float& dprob, const Factors& factors
   }
 }
 
-/// A lane's part of a fragment of interleaved keys x queries. It has keys row[0..1], two of the four from four_keys, of
-/// which lane ^ 4 has the others. It has the two queries from two_queries of every 8.
+/// A lane's part of a fragment of keys x queries: keys row[0..1] and, of every 8 queries, the 2 from two_queries.
 struct KeyLane {
   int row[2];
-  int four_keys, two_queries;
+  int two_queries;
 };
 
 /// `first`: the first of the warp's keys.
 __device__ inline KeyLane key_lane(int first) {
-  const int row = lane_index() / 4;
-  return {.row = {first + row_offset<RowOrder::interleaved>(row), first + row_offset<RowOrder::interleaved>(row + 8)},
-          .four_keys = first + row / 2 * 4,
-          .two_queries = lane_index() % 4 * 2};
+  const int row = first + lane_index() / 4;
+  return {.row = {row, row + 8}, .two_queries = lane_index() % 4 * 2};
 }
 
 /// Scores of queries before their key become -inf: no weight.
@@ -198,24 +195,29 @@ struct SeeingQueries<Form::documents> {
   }
 };
 
-/// Which elements dropout keeps: bits[e] for the query two_queries + e of every 8, bit 4 t + 2 half for tile[t] and
-/// row[half]. A lane draws the four keys of one of its two queries, lane ^ 4 those of the other, and they swap.
-struct KeptPairs {
-  std::uint32_t bits[2];
-};
+/// Which elements of fragments of 16 keys x queries dropout keeps. The four warps of a block draw the patches of 64
+/// queries x the block's keys, one each, and every warp takes the bits of its keys from all four.
+template <Dropping kDropping>
+struct KeptOfKeys {
+  std::uint32_t bits = 0;  // of 64 queries
 
-template <int kQueries>
-__device__ KeptPairs draw_kept_pairs(const KeptBits& kept, const KeyLane& lane, int first_query) {
-  static_assert(kQueries <= 64);
-  const int odd = lane_index() / 4 % 2;
-  std::uint32_t mine = 0;
-#pragma unroll 1
-  for (int query = 0; query < kQueries; query += 8) {
-    mine |= kept.four(first_query + query + lane.two_queries + odd, lane.four_keys) << query / 2;
+  /// All threads call it for every tile of queries. first_key: of the block. in_patches: the tile's place among the
+  /// queries of the block, which begin with a patch.
+  __device__ void draw(const KeptPatches& kept, int first_query, int in_patches, int first_key) {
+    __shared__ std::uint32_t shared_groups[kWarps][kWarp];
+    if (in_patches % kRows != 0) return;
+    shared_groups[warp_index()][lane_index()] =
+        transposed(kept.group(first_query + warp_index() * KeptPatch::kQueries, first_key));
+    __syncthreads();  // and the next tile begins with one, before shared_groups is written again
+    std::uint32_t groups[kWarps];
+#pragma unroll
+    for (int r = 0; r < kWarps; ++r) groups[r] = shared_groups[r][lane_index()];
+    bits = kept_of_sixteen_keys(groups, warp_index());
   }
-  const std::uint32_t other = __shfl_xor_sync(~0u, mine, 4);
-  return {.bits = {(odd ? other : mine) >> odd, (odd ? mine : other) >> odd}};
-}
+  /// Those of a tile of queries: kept_bit_of_keys(4 t + i) for tile[t][i].
+  __device__ std::uint32_t at(int in_patches) const { return bits >> in_patches % kRows / 4; }
+};
+static_assert(kRows == KeptPatch::kKeys && kRows == kWarps * KeptPatch::kQueries);
 
 /// The inputs of a block of keys from one of its heads.
 template <class T, Dropping kDropping, Form kForm>
@@ -236,8 +238,8 @@ struct HeadOfGroup {
 /// over all. It computes transposed, so that
 /// P^T and dS^T come out as the left sides of the next products. Under the causal mask it reads k, v once. It reads q,
 /// dout, log_sum_exp, delta of (S + kRows) / 2 queries per head and block on average, almost all from the L2 cache. It
-/// writes dk, dv once. Random words: one Philox block for 4 scores. Longer than a function should be: its sums stay in
-/// registers.
+/// writes dk, dv once. Random words: four Philox blocks for 32 scores. Longer than a function should be: its sums stay
+/// in registers.
 template <class T, int kDim, Dropping kDropping, Form kForm>
 __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks))
     key_value_kernel(AttentionCall call, BackwardTensors<T> tensors) {
@@ -268,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
   T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
   auto* statistics = reinterpret_cast<float*>(k_tile + Tiles::kElements);  // 2 x (log_sum_exp, delta) [kQueries]
   const auto load_queries = [&](int first_query, int stage) {
-    load_stage<kQueries, kDim, RowOrder::plain>(stages + stage * 2 * kTile, head.q, head.dout, first_query);
+    load_stage<kQueries, kDim>(stages + stage * 2 * kTile, head.q, head.dout, first_query);
     float* row = statistics + stage * 2 * kQueries;
     load_statistics<kQueries>(row, tensors.log_sum_exp + head.first_statistic, first_query, length);
     load_statistics<kQueries>(row + kQueries, tensors.delta + head.first_statistic, first_query, length);
@@ -277,21 +279,23 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
   const auto keys_of = [&](Part part) { return qkv_rows<kForm>(call, tensors.qkv, first_head, part, length); };
   const SeeingQueries<kForm> seeing(call, tensors.document_end, first_head / call.num_heads, first_key, lane, length);
   const int begin = seeing.begin;
-  load_tile<kRows, kDim, RowOrder::interleaved>(k_tile, keys_of(Part::k), first_key);
-  load_tile<kRows, kDim, RowOrder::interleaved>(v_tile, keys_of(Part::v), first_key);
+  load_tile<kRows, kDim>(k_tile, keys_of(Part::k), first_key);
+  load_tile<kRows, kDim>(v_tile, keys_of(Part::v), first_key);
   load_queries(begin, 0);
 
   const T *k_rows = k_tile + warp_index() * kWarpRows * kStride, *v_rows = k_rows + Tiles::kKept;
   const Factors factors = factors_of(call);
+  KeptOfKeys<kDropping> kept_of_keys;
   Fragment<Tiles::kColumns> dk{}, dv{};  // [16, D], without scale and kept_scale
   const auto add_head = [&] {
     for (int first_query = begin, stage = 0; first_query < seeing.end; first_query += kQueries, stage ^= 1) {
       __pipeline_wait_prior(0);
       __syncthreads();  // this stage has arrived, and all warps have finished the other
       if (first_query + kQueries < seeing.end) load_queries(first_query + kQueries, stage ^ 1);
+      if constexpr (kDropping == Dropping::on)
+        kept_of_keys.draw(head.kept, first_query, first_query - begin, first_key);
       if (seeing.none_in(first_query, first_query + kQueries, warp_key)) continue;
-      KeptPairs kept_pairs{};
-      if constexpr (kDropping == Dropping::on) kept_pairs = draw_kept_pairs<kQueries>(head.kept, lane, first_query);
+      const std::uint32_t kept_bits = kept_of_keys.at(first_query - begin);
       const T *q_tile = stages + stage * 2 * kTile, *dout_tile = q_tile + kTile;
       const float *lse = statistics + stage * 2 * kQueries + lane.two_queries, *delta = lse + kQueries;
       Fragment<kQueries> scores{}, dprobs{};
@@ -301,7 +305,7 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
       // A query past the end has q, dout, log_sum_exp and delta 0. So P = 1 and dS = 0: it adds nothing.
       for_each_element(scores, [&](int t, int i, float& score) {
         const int column = 8 * t + i % 2;
-        const bool keep = (kept_pairs.bits[i % 2] >> (4 * t + i / 2 * 2) & 1u) != 0;
+        const bool keep = (kept_bits & kept_bit_of_keys(4 * t + i)) != 0;
         differentiate<kDropping>(score, dprobs.tile[t][i], factors, make_float2(lse[column], delta[column]), keep);
       });
       Products::template add<kStride>(dv, scores, dout_tile + first_column, scratch);
@@ -331,7 +335,7 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kKeyBlocks)
 
 /// A block computes dq of 64 queries of one head, a warp 16 of them, over the tiles of keys that they see. Reads q,
 /// dout, log_sum_exp, delta once. Reads k, v of (S + kRows) / 2 keys per block on average, almost all from the L2
-/// cache. Writes dq once. Random words: one Philox block for 4 scores.
+/// cache. Writes dq once. Random words: four Philox blocks for 32 scores.
 template <class T, int kDim, Dropping kDropping, Form kForm>
 __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlocks))
     query_kernel(AttentionCall call, BackwardTensors<T> tensors) {
@@ -355,10 +359,10 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlock
   T* dout_tile = q_tile + Tiles::kKept;  // [kRows, kDim]
   T* stages = dout_tile + Tiles::kKept;  // 2 x (k, v) [kKeys, kDim]
   T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
-  load_tile<kRows, kDim, RowOrder::plain>(q_tile, rows_of(Part::q), first_query);
-  load_tile<kRows, kDim, RowOrder::plain>(dout_tile, out_rows(call, tensors.dout, work.head, length), first_query);
+  load_tile<kRows, kDim>(q_tile, rows_of(Part::q), first_query);
+  load_tile<kRows, kDim>(dout_tile, out_rows(call, tensors.dout, work.head, length), first_query);
   const SeenKeys<kForm> seen = seen_keys<kForm>(call, work.head, length, first_query, lane);
-  load_stage<kKeys, kDim, RowOrder::interleaved>(stages, k, v, seen.first_tile());
+  load_stage<kKeys, kDim>(stages, k, v, seen.first_tile());
   __pipeline_commit();
 
   float2 lse_and_delta[2];
@@ -370,24 +374,25 @@ __global__ void __launch_bounds__(kThreads, (BackwardTiles<T, kDim>::kQueryBlock
   }
   const T *q_rows = q_tile + warp_index() * kWarpRows * kStride, *dout_rows = q_rows + Tiles::kKept;
   const Factors factors = factors_of(call);
+  KeptOfQueries<kKeys> kept_of_queries;
   Fragment<kDim> dq{};  // [16, D], without scale
   for (int first_key = seen.first_tile(), stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
     __pipeline_wait_prior(0);
     __syncthreads();  // this stage has arrived, and all warps have finished the other
     if (first_key + kKeys < seen.end) {
-      load_stage<kKeys, kDim, RowOrder::interleaved>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
+      load_stage<kKeys, kDim>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
       __pipeline_commit();
     }
     if (seen.none_from(first_key, warp_query) || seen.none_before(first_key + kKeys)) continue;
     std::uint32_t kept_bits = 0;
-    if constexpr (kDropping == Dropping::on) kept_bits = draw_kept<kKeys>(kept, lane, first_key);
+    if constexpr (kDropping == Dropping::on) kept_bits = kept_of_queries.next(kept, warp_query, first_key);
     const T *k_tile = stages + stage * 2 * kTile, *v_tile = k_tile + kTile;
     Fragment<kKeys> scores{}, dprobs{};
     Products::template add_transposed<kDim>(scores, q_rows, k_tile);
     Products::template add_transposed<kDim>(dprobs, dout_rows, v_tile);
     seen.mask(scores, lane, first_key);
     for_each_element(scores, [&](int t, int i, float& score) {
-      const bool keep = (kept_bits & kept_bit(t, i)) != 0;
+      const bool keep = (kept_bits & kept_bit_of_queries(4 * t + i)) != 0;
       differentiate<kDropping>(score, dprobs.tile[t][i], factors, lse_and_delta[i / 2], keep);
     });
     Products::template add<kStride>(dq, dprobs, k_tile, scratch);

@@ -62,9 +62,9 @@ __device__ void add_to_softmax(Fragment<kKeys>& scores, float scale_log2, Softma
 /// A block computes out and log_sum_exp of 64 queries of one head, a warp 16 of them. It goes over the tiles of keys
 /// that they see: up to the diagonal, or all; with documents from the begin of the first query's. Under the causal mask
 /// it reads q once, and k, v of (S + kRows) / 2 keys per block on average. These are B A S / 64 * (S + 64) / 2 * 2 D
-/// elements, almost all from the L2 cache. It writes out and log_sum_exp once. Random words: one Philox block for 4
-/// scores. B32 H12 S1024 D64 on an H200: 252 us, with dropout 600 (cuDNN 173 without). That is 29 and 12 % of a large
-/// product's FLOP/s.
+/// elements, almost all from the L2 cache. It writes out and log_sum_exp once. Random words: four Philox
+/// blocks for 32 scores. B32 H12 S1024 D64 on an H200 without dropout: 252 us (cuDNN 173), 29 % of a large product's
+/// FLOP/s.
 template <class T, int kDim, Dropping kDropping, Form kForm>
 __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
     forward_kernel(AttentionCall call, const T* qkv, T* out, float* log_sum_exp) {
@@ -93,25 +93,26 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
   T* stages = q_tile + kRows * Tiles::kStride;  // 2 x (k, v) [kKeys, kDim]
   T* scratch = stages + 4 * kTile + warp_index() * Tiles::kScratch;
   const T* q_rows = q_tile + warp_index() * kWarpRows * Tiles::kStride;
-  load_tile<kRows, kDim, RowOrder::plain>(q_tile, rows_of(Part::q), first_query);
+  load_tile<kRows, kDim>(q_tile, rows_of(Part::q), first_query);
   const SeenKeys<kForm> seen = seen_keys<kForm>(call, work.head, length, first_query, lane);
-  load_stage<kKeys, kDim, RowOrder::interleaved>(stages, k, v, seen.first_tile());
+  load_stage<kKeys, kDim>(stages, k, v, seen.first_tile());
   __pipeline_commit();
 
   const float scale_log2 = call.scale * kLog2E;
   SoftmaxRows softmax;
+  KeptOfQueries<kKeys> kept_of_queries;
   Fragment<kDim> sums{};  // [16, D]: weights times v so far
   for (int first_key = seen.first_tile(), stage = 0; first_key < seen.end; first_key += kKeys, stage ^= 1) {
     __pipeline_wait_prior(0);
     __syncthreads();  // this stage has arrived, and all warps have finished the other
     if (first_key + kKeys < seen.end) {
-      load_stage<kKeys, kDim, RowOrder::interleaved>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
+      load_stage<kKeys, kDim>(stages + (stage ^ 1) * 2 * kTile, k, v, first_key + kKeys);
       __pipeline_commit();
     }
     if (seen.none_from(first_key, warp_query) || seen.none_before(first_key + kKeys)) continue;
     const T *k_tile = stages + stage * 2 * kTile, *v_tile = k_tile + kTile;
     std::uint32_t kept_bits = 0;
-    if constexpr (kDropping == Dropping::on) kept_bits = draw_kept<kKeys>(kept, lane, first_key);
+    if constexpr (kDropping == Dropping::on) kept_bits = kept_of_queries.next(kept, warp_query, first_key);
     Fragment<kKeys> scores{};
     Products::template add_transposed<kDim>(scores, q_rows, k_tile);
     seen.mask(scores, lane, first_key);
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, (ForwardTiles<T, kDim>::kBlocks))
     for_each_element(sums, [&](int /*t*/, int i, float& sum) { sum *= correction[i / 2]; });
     if constexpr (kDropping == Dropping::on) {
       for_each_element(scores, [&](int t, int i, float& weight) {
-        if ((kept_bits & kept_bit(t, i)) == 0) weight = 0;
+        if ((kept_bits & kept_bit_of_queries(4 * t + i)) == 0) weight = 0;
       });
     }
     Products::template add<Tiles::kStride>(sums, scores, v_tile, scratch);

@@ -32,7 +32,7 @@ inline Words interleave(Words a, Words b) {
   return __builtin_shuffle(a, b, index);
 }
 
-/// The ten rounds' keys. They are broadcast once and not once per batch.
+/// The rounds' keys. They are broadcast once and not once per batch.
 struct RoundKeys {
   explicit RoundKeys(std::uint64_t seed) {
     std::uint32_t low = static_cast<std::uint32_t>(seed), high = static_cast<std::uint32_t>(seed >> 32);
@@ -47,8 +47,9 @@ struct RoundKeys {
 inline constexpr int kChains = 2;  // independent counters in flight: one round's latency is several times its work
 inline constexpr Index kWordsPerBatch = kChains * kVectorBytes / 2;
 
-/// The words of kWordsPerBatch elements from 4 * block on: Philox4x32-10 on one counter per lane. It must equal
+/// The words of kWordsPerBatch elements from 4 * block on: Philox4x32 on one counter per lane. It must equal
 /// base/philox.h; a test compares them.
+template <int kRounds = 10>
 inline void philox_batch(const RoundKeys& keys, const WordStream& stream, std::uint64_t block, std::uint32_t* out) {
   constexpr std::uint64_t kCount = kVectorBytes / 8;
   Words index;  // counters in the order in which the two interleaves below put them back in sequence
@@ -63,7 +64,7 @@ inline void philox_batch(const RoundKeys& keys, const WordStream& stream, std::u
     c3[chain] = splat(std::uint64_t{stream.step});
   }
 #pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
 #pragma GCC unroll 2
     for (int chain = 0; chain < kChains; ++chain) {
       const Words p0 = mul32(m0, c0[chain]), p1 = mul32(m1, c2[chain]);
@@ -125,6 +126,59 @@ class KeepFactors {
   DropoutStream stream_;
   RandomWords random_;
   alignas(64) T factors_[kKeepPiece];
+};
+
+inline constexpr Index kPatchKeys = 64;
+inline constexpr Index kMaxRowKeys = 256;  // of a tile of attention
+
+/// The factors of attention's dropout for one query, 0 or kept_scale (ops/kept_patch.h has the numbering, which a test
+/// compares). The other half of a group's elements, those of another query, is drawn again for that one.
+template <class T>
+class KeptKeys {
+ public:
+  explicit KeptKeys(const DropoutStream& stream) : stream_(stream), keys_(stream.seed) {}
+
+  /// For keys [key, key + n) of a head of seq_len, n <= kMaxRowKeys. head_block: the head's first block. The result is
+  /// valid until the next call.
+  const T* operator()(std::uint64_t head_block, Index seq_len, Index query, Index key, Index n) {
+    const Index columns = (seq_len + kPatchKeys - 1) / kPatchKeys, first = key / kPatchKeys;
+    const Index last = (key + n - 1) / kPatchKeys;
+    for (Index column = first; column <= last; ++column) {
+      const auto block = static_cast<std::uint64_t>((query / 16 * columns + column) * 128 + query % 8 * 16);
+      draw(head_block + block, query / 8 % 2 * 2, factors_ + (column - first) * kPatchKeys);
+    }
+    return factors_ + key % kPatchKeys;
+  }
+
+ private:
+  /// Of 64 keys. `block`: the first of 16, for the query's four groups of a patch.
+  void draw(std::uint64_t block, Index query_bit, T* factors) {
+    constexpr Index kWords = 64, kBatchBlocks = kWordsPerBatch / 4;
+    for (Index i = 0; i < kWords / 4; i += kBatchBlocks) {
+      philox_batch<7>(keys_, {.seed = stream_.seed, .step = stream_.step, .site = stream_.site},
+                      block + static_cast<std::uint64_t>(i), words_ + 4 * i);
+    }
+    const T of_bit[2] = {T{0}, static_cast<T>(stream_.kept_scale)};
+    for (Index group = 0; group < 4; ++group) {
+      std::uint32_t bits = 0xffffffffu;
+      for (Index k = 0; k < 16; ++k) {
+        const std::uint32_t word = words_[16 * group + k];
+        bits = (stream_.attention_threshold >> k & 1u) != 0 ? bits & word : bits | word;
+      }
+      bits >>= query_bit;
+      for (Index sixteen = 0; sixteen < 4; ++sixteen) {  // keys 16 sixteen + 8 eight + 2 group + odd
+        for (Index eight = 0; eight < 2; ++eight) {
+          for (Index odd = 0; odd < 2; ++odd)
+            factors[16 * sixteen + 8 * eight + 2 * group + odd] = of_bit[bits >> (16 * odd + 4 * sixteen + eight) & 1u];
+        }
+      }
+    }
+  }
+
+  DropoutStream stream_;
+  RoundKeys keys_;
+  alignas(64) std::uint32_t words_[64];
+  alignas(64) T factors_[kMaxRowKeys + kPatchKeys];
 };
 
 }  // namespace megalith::ops::cpu::MEGALITH_ISA

@@ -62,14 +62,11 @@ Index visible(const AttentionTile<T>& tile, Index r) {
   return n < tile.columns ? n : tile.columns;
 }
 
-/// Calls body(begin, count, factors) over the n visible elements of row r, in pieces.
-template <class T, class Body>
-void with_keep(KeepFactors<T>& keep, const AttentionTile<T>& tile, Index r, Index n, Body body) {
-  const Index in_head = (tile.first_query + r) * tile.seq_len + tile.first_key;
-  for (Index begin = 0; begin < n; begin += kKeepPiece) {
-    const Index count = n - begin < kKeepPiece ? n - begin : kKeepPiece;
-    body(begin, count, keep(tile.head_element + static_cast<std::uint64_t>(in_head + begin), count));
-  }
+/// The factors of the n visible elements of row r, n <= kMaxRowKeys.
+template <class T>
+const T* kept_of(KeptKeys<T>& keys, const AttentionTile<T>& tile, Index r, Index n) {
+  return keys(tile.head_block, tile.seq_len, tile.first_token + tile.first_query + r, tile.first_token + tile.first_key,
+              n);
 }
 
 template <class T>
@@ -79,7 +76,7 @@ void zero(T* x, Index n) {
 
 template <class T>
 void attention_forward(const AttentionTile<T>& tile, T* max, T* sum, T* correction) {
-  KeepFactors<T> keep_factors(tile.dropout == nullptr ? DropoutStream{} : *tile.dropout);
+  KeptKeys<T> kept_keys(tile.dropout == nullptr ? DropoutStream{} : *tile.dropout);
   for (Index r = 0; r < tile.rows; ++r) {
     T* row = tile.scores + r * tile.stride;
     const Index n = visible(tile, r);
@@ -89,9 +86,8 @@ void attention_forward(const AttentionTile<T>& tile, T* max, T* sum, T* correcti
     sum[r] = sum[r] * correction[r] + exp_sum_scaled(row, n, tile.scale, most);
     max[r] = most;
     if (tile.dropout != nullptr) {
-      with_keep(keep_factors, tile, r, n, [&](Index begin, Index count, const T* keep) {
-        for_vectors<T>(count, [&](auto at) { at.store(row + begin, at.load(row + begin) * at.load(keep)); });
-      });
+      const T* const keep = kept_of(kept_keys, tile, r, n);
+      for_vectors<T>(n, [&](auto at) { at.store(row, at.load(row) * at.load(keep)); });
     }
     zero(row + n, tile.columns - n);
   }
@@ -99,7 +95,7 @@ void attention_forward(const AttentionTile<T>& tile, T* max, T* sum, T* correcti
 
 template <class T>
 void attention_backward(const AttentionTile<T>& tile, const T* log_sum_exp, const T* delta) {
-  KeepFactors<T> keep_factors(tile.dropout == nullptr ? DropoutStream{} : *tile.dropout);
+  KeptKeys<T> kept_keys(tile.dropout == nullptr ? DropoutStream{} : *tile.dropout);
   for (Index r = 0; r < tile.rows; ++r) {
     T *row = tile.scores + r * tile.stride, *dp = tile.dprobs + r * tile.stride;
     const Index n = visible(tile, r);
@@ -114,12 +110,11 @@ void attention_backward(const AttentionTile<T>& tile, const T* log_sum_exp, cons
         at.store(dp, p * (at.load(dp) - d) * scale);
       });
     } else {
-      with_keep(keep_factors, tile, r, n, [&](Index begin, Index count, const T* keep) {
-        for_vectors<T>(count, [&](auto at) {
-          const Vec<T> p = probability(at, row + begin), k = at.load(keep);
-          at.store(row + begin, p * k);
-          at.store(dp + begin, p * (at.load(dp + begin) * k - d) * scale);
-        });
+      const T* const keep = kept_of(kept_keys, tile, r, n);
+      for_vectors<T>(n, [&](auto at) {
+        const Vec<T> p = probability(at, row), k = at.load(keep);
+        at.store(row, p * k);
+        at.store(dp, p * (at.load(dp) * k - d) * scale);
       });
     }
     zero(row + n, tile.columns - n);
