@@ -70,10 +70,11 @@ Shape check_heads(const Args& args, std::string_view op, std::string_view qkv) {
   return {tokens, args.num_heads * head_dim};
 }
 
-/// The tensors whose padding the kernels overwrite by zeros before they read it (cuda/cudnn_attention.h).
+/// The tensors whose padding the kernels overwrite by zeros before they read it (cuda/cudnn_attention.h,
+/// cuda/hopper_attention.h).
 template <class Args>
 Tensor overwritten(const Args& args, const Tensor& tensor, cuda::AttentionKernels kernels) {
-  return args.lengths && kernels == cuda::AttentionKernels::library ? tensor : Tensor();
+  return args.lengths && kernels != cuda::AttentionKernels::own ? tensor : Tensor();
 }
 
 cuda::AttentionChoice guess(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {

@@ -1,5 +1,6 @@
 #pragma once
 #include "megalith/ops/attention.h"
+#include "megalith/ops/kept_patch.h"
 
 namespace megalith::ops {
 
@@ -33,7 +34,12 @@ AttentionShape shape_of(const Args& args) {
           .order = args.order};
 }
 
-/// Scratch of our own kernels: the backward pass needs one f32 per query, and one i32 per token of documents.
+/// Whether our kernels for Hopper (cuda/hopper_attention.h) cover a shape.
+inline bool is_hopper_attention_shape(const AttentionShape& shape) {
+  return (shape.dtype == DType::bf16 || shape.dtype == DType::f16) && (shape.head_dim == 64 || shape.head_dim == 128) &&
+         shape.documents == DocumentMask::none && shape.seq_len <= kMaxKeptSeqLen;
+}
+/// Scratch of our kernels for any GPU: the backward pass needs one f32 per query, and one i32 per token of documents.
 inline Index own_attention_scratch_bytes(AttentionPass pass, const AttentionShape& shape) {
   if (pass == AttentionPass::forward) return 0;
   const Index ends = shape.documents == DocumentMask::given ? shape.batch * shape.seq_len * size_of(DType::i32) : 0;
@@ -56,8 +62,8 @@ inline Index guessed_attention_scratch_bytes(AttentionPass pass, const Attention
   return sums + apart + of_heads + kRest;
 }
 
-/// The kernels by which a pass runs.
-enum class AttentionKernels : std::uint8_t { own, library };
+/// The kernels by which a pass runs: ours for any GPU, ours for Hopper, or the library's.
+enum class AttentionKernels : std::uint8_t { own, hopper, library };
 
 /// Which kernels, and how much scratch they need. It has no text, because every call requests it.
 struct AttentionChoice {
@@ -67,7 +73,7 @@ struct AttentionChoice {
 /// The choice on the GPU that the calling thread uses.
 AttentionChoice choose_attention(AttentionPass pass, const AttentionShape& shape, Determinism determinism);
 
-/// Runs by cudnn_attention.h or by tiled_attention.h.
+/// Runs by cudnn_attention.h, hopper_attention.h or tiled_attention.h.
 void attention_forward(Exec& ex, Stream stream, const AttentionForward& args, const Tensor& scratch,
                        AttentionKernels kernels);
 void attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, const Tensor& scratch,

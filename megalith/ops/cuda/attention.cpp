@@ -1,5 +1,6 @@
 #include "megalith/ops/attention_kernels.h"
 #include "megalith/ops/cuda/cudnn_attention.h"
+#include "megalith/ops/cuda/hopper_attention.h"
 #include "megalith/ops/cuda/tiled_attention.h"
 #include "megalith/tensor/cuda/device.h"
 
@@ -10,7 +11,12 @@ AttentionChoice choose_attention(AttentionPass pass, const AttentionShape& shape
     const CudnnAnswer& answer = ask_cudnn(pass, shape, determinism);
     if (answer.refusal.empty()) return {AttentionKernels::library, answer.scratch_bytes};
   }
-  if (!megalith::cuda::sharers().empty()) {  // this is a rank: no plan for another GPU
+  const bool is_rank = !megalith::cuda::sharers().empty();  // and this no plan for another GPU
+  if (pass == AttentionPass::forward && is_for_hopper_attention(shape)) {
+    if (is_rank) prepare_hopper_attention_forward(shape);
+    return {AttentionKernels::hopper, 0};
+  }
+  if (is_rank) {
     if (pass == AttentionPass::forward)
       prepare_tiled_attention_forward(shape);
     else
@@ -23,6 +29,7 @@ void attention_forward(Exec& ex, Stream stream, const AttentionForward& args, co
                        AttentionKernels kernels) {
   if (args.batch == 0) return;
   if (kernels == AttentionKernels::library) return cudnn_attention_forward(ex, stream, args, scratch);
+  if (kernels == AttentionKernels::hopper) return hopper_attention_forward(stream, args);
   tiled_attention_forward(stream, args);
 }
 

@@ -264,6 +264,15 @@ __device__ void hold(float (&sums)[kSums]) {
 #pragma unroll
   for (int i = 0; i < kSums; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
+/// The same for operands in registers, which stay where they are until the products that read them are done.
+template <int kSteps>
+__device__ void hold(std::uint32_t (&fragments)[kSteps][4]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(fragments[step][i])::"memory");
+  }
+}
 template <int kBlocks, int kSums>
 __device__ void hold(float (&sums)[kBlocks][kSums]) {
 #pragma unroll
@@ -303,6 +312,83 @@ __device__ inline void multiply(float (&sums)[64], std::uint64_t a, std::uint64_
       "}"                                                                                 \
       : MEGALITH_64_SUMS(0)                                                               \
       : "l"(a), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0))
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    MEGALITH_MULTIPLY("bf16");
+  } else {
+    static_assert(std::is_same_v<T, __half>);
+    MEGALITH_MULTIPLY("f16");
+  }
+#undef MEGALITH_MULTIPLY
+}
+
+/// multiply() with b [16, 64].
+template <class T, Major kMajorOfB>
+__device__ inline void multiply(float (&sums)[32], std::uint64_t a, std::uint64_t b, int add) {
+#define MEGALITH_MULTIPLY(type)                                                           \
+  asm volatile(                                                                           \
+      "{\n"                                                                               \
+      ".reg .pred adds;\n"                                                                \
+      "setp.ne.b32 adds, %34, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                         \
+      " {"                                                                                \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
+      "%32, %33, adds, 1, 1, 0, %35;\n"                                                   \
+      "}"                                                                                 \
+      : MEGALITH_32_SUMS(0)                                                               \
+      : "l"(a), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0))
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    MEGALITH_MULTIPLY("bf16");
+  } else {
+    static_assert(std::is_same_v<T, __half>);
+    MEGALITH_MULTIPLY("f16");
+  }
+#undef MEGALITH_MULTIPLY
+}
+
+/// multiply() with a in registers, and b [16, 64] or [16, 128]. Lane l of a warp has, of the warp's 16 rows,
+///   a[0]: row l / 4, columns 2 (l % 4) + 0..1;  a[1]: row l / 4 + 8;  a[2], a[3]: the same rows, 8 columns on.
+/// They must not change until the product is done.
+template <class T, Major kMajorOfB>
+__device__ inline void multiply(float (&sums)[32], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
+#define MEGALITH_MULTIPLY(type)                                                           \
+  asm volatile(                                                                           \
+      "{\n"                                                                               \
+      ".reg .pred adds;\n"                                                                \
+      "setp.ne.b32 adds, %37, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                         \
+      " {"                                                                                \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
+      "{%32, %33, %34, %35}, %36, adds, 1, 1, %38;\n"                                     \
+      "}"                                                                                 \
+      : MEGALITH_32_SUMS(0)                                                               \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0))
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    MEGALITH_MULTIPLY("bf16");
+  } else {
+    static_assert(std::is_same_v<T, __half>);
+    MEGALITH_MULTIPLY("f16");
+  }
+#undef MEGALITH_MULTIPLY
+}
+template <class T, Major kMajorOfB>
+__device__ inline void multiply(float (&sums)[64], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
+#define MEGALITH_MULTIPLY(type)                                                           \
+  asm volatile(                                                                           \
+      "{\n"                                                                               \
+      ".reg .pred adds;\n"                                                                \
+      "setp.ne.b32 adds, %69, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                        \
+      " {"                                                                                \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
+      "{%64, %65, %66, %67}, %68, adds, 1, 1, %70;\n"                                     \
+      "}"                                                                                 \
+      : MEGALITH_64_SUMS(0)                                                               \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0))
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     MEGALITH_MULTIPLY("bf16");
   } else {
