@@ -78,9 +78,11 @@ Tensor overwritten(const Args& args, const Tensor& tensor, cuda::AttentionKernel
 }
 
 cuda::AttentionChoice guess(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
-  if (!is_for_attention_library(shape))
-    return {cuda::AttentionKernels::own, cuda::own_attention_scratch_bytes(pass, shape)};
-  return {cuda::AttentionKernels::library, cuda::guessed_attention_scratch_bytes(pass, shape, determinism)};
+  if (is_for_attention_library(shape))
+    return {cuda::AttentionKernels::library, cuda::guessed_attention_scratch_bytes(pass, shape, determinism)};
+  if (cuda::is_hopper_attention_shape(shape))
+    return {cuda::AttentionKernels::hopper, cuda::hopper_attention_scratch_bytes(pass, shape)};
+  return {cuda::AttentionKernels::own, cuda::own_attention_scratch_bytes(pass, shape)};
 }
 
 /// The choice for a call on a GPU. A recording may have no GPU.

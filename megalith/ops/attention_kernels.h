@@ -39,6 +39,12 @@ inline bool is_hopper_attention_shape(const AttentionShape& shape) {
   return (shape.dtype == DType::bf16 || shape.dtype == DType::f16) && (shape.head_dim == 64 || shape.head_dim == 128) &&
          shape.documents == DocumentMask::none && shape.seq_len <= kMaxKeptSeqLen;
 }
+/// Their scratch: two f32 per query, of whole tiles of 64, for the backward pass.
+inline Index hopper_attention_scratch_bytes(AttentionPass pass, const AttentionShape& shape) {
+  if (pass == AttentionPass::forward) return 0;
+  return shape.batch * shape.num_heads * round_up(shape.seq_len, 64) * 2 * size_of(DType::f32);
+}
+
 /// Scratch of our kernels for any GPU: the backward pass needs one f32 per query, and one i32 per token of documents.
 inline Index own_attention_scratch_bytes(AttentionPass pass, const AttentionShape& shape) {
   if (pass == AttentionPass::forward) return 0;

@@ -280,8 +280,12 @@ TEST(AttentionLibrary, AGuessIsAsLargeAsWhatItIsPlannedFor) {
   EXPECT_EQ(way.scratch_bytes - any_order.scratch_bytes, deterministic_attention_bytes(shape));
   AttentionShape own = shape;
   own.dropout = 0.1;
-  EXPECT_EQ(attention_way(AttentionPass::backward, own, Determinism::required).scratch_bytes, 2 * 3 * 200 * 4);
+  EXPECT_EQ(attention_way(AttentionPass::backward, own, Determinism::required).scratch_bytes, 2 * 3 * 256 * 2 * 4)
+      << "our kernels for Hopper";
   EXPECT_EQ(attention_way(AttentionPass::forward, own, Determinism::required).kernel, "megalith");
+  own.head_dim = 80;
+  EXPECT_EQ(attention_way(AttentionPass::backward, own, Determinism::required).scratch_bytes, 2 * 3 * 200 * 4)
+      << "our kernels for any GPU";
 }
 
 TEST(AttentionLibrary, IsWhatTheBuildHas) {

@@ -1,4 +1,5 @@
-// Compares the tiled attention kernels with plain f64 loops, also on unaligned tensors, then times them:
+// Compares our attention kernels, those for any GPU and those for Hopper, with plain f64 loops, also on unaligned
+// tensors, then times them:
 //   tiled_attention_check [check | time] [f32 | bf16 | f16]
 // The precision is that of what is compared (default: all).
 
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include "megalith/base/philox.h"
+#include "megalith/ops/attention_kernels.h"
+#include "megalith/ops/cuda/hopper_attention.h"
 #include "megalith/ops/cuda/tiled_attention.h"
 #include "megalith/ops/kept_patch.h"
 #include "megalith/runtime/step_state.h"
@@ -28,9 +31,28 @@ struct Sizes {
 };
 // None, one token, less than a tile, tiles cut off in the middle, rows of S not a multiple of 4, every tile of
 // head_dim.
-constexpr Sizes kSizes[] = {{0, 4, 2, 3},    {1, 1, 1, 1},    {2, 5, 3, 4},    {1, 70, 2, 8},     {1, 300, 1, 5},
-                            {2, 129, 2, 64}, {1, 257, 3, 96}, {1, 200, 2, 80}, {1, 200, 2, 128},  {1, 65, 1, 256},
-                            {1, 66, 1, 200}, {1, 70, 2, 32},  {1, 64, 2, 64},  {1, 130, 2, 64, 1}};
+constexpr Sizes kSizes[] = {{0, 4, 2, 3},     {1, 1, 1, 1},       {2, 5, 3, 4},    {1, 70, 2, 8},
+                            {1, 300, 1, 5},   {2, 129, 2, 64},    {1, 257, 3, 96}, {1, 200, 2, 80},
+                            {1, 200, 2, 128}, {1, 65, 1, 256},    {1, 66, 1, 200}, {1, 70, 2, 32},
+                            {1, 64, 2, 64},   {1, 130, 2, 64, 1}, {2, 600, 2, 64}, {1, 500, 2, 128}};
+
+/// Which kernels of ours run.
+using Kernels = cuda::AttentionKernels;
+const char* name_of(Kernels kernels) { return kernels == Kernels::hopper ? "hopper" : "tiled "; }
+
+AttentionShape shape_of(const Sizes& s, DType dtype, double probability) {
+  return {.dtype = dtype,
+          .batch = s.batch,
+          .seq_len = s.seq_len,
+          .num_heads = s.heads,
+          .head_dim = s.head_dim,
+          .dropout = probability};
+}
+/// The kernels that there are for a case.
+std::vector<Kernels> kernels_for(const Sizes& s, DType dtype) {
+  if (s.offset == 0 && cuda::is_for_hopper_attention(shape_of(s, dtype, 0))) return {Kernels::own, Kernels::hopper};
+  return {Kernels::own};
+}
 
 /// Tolerances are relative to the largest value of a tensor.
 struct Precision {
@@ -183,14 +205,18 @@ class GpuTensor {
 
 /// The tensors of one forward and backward.
 struct Attention {
-  Attention(const Sizes& s, DType dtype, double probability)
-      : sizes(s),
+  Attention(const Sizes& s, DType dtype, double probability, Kernels family)
+      : kernels(family),
+        sizes(s),
         qkv({s.batch * s.seq_len, 3 * s.heads * s.head_dim}, dtype, s.offset),
         dout({s.batch * s.seq_len, s.heads * s.head_dim}, dtype, s.offset),
         out(dout.view().shape(), dtype, s.offset),
         log_sum_exp({s.batch, s.heads, s.seq_len}, DType::f32, s.offset),
         dqkv(qkv.view().shape(), dtype, s.offset),
-        scratch({cuda::tiled_attention_backward_scratch_bytes(s.batch, s.seq_len, s.heads)}, DType::u8),
+        scratch({family == Kernels::hopper
+                     ? cuda::hopper_attention_scratch_bytes(AttentionPass::backward, shape_of(s, dtype, probability))
+                     : cuda::tiled_attention_backward_scratch_bytes(s.batch, s.seq_len, s.heads)},
+                DType::u8),
         state({static_cast<Index>(sizeof(StepState))}, DType::u8) {
     std::vector<std::byte> bytes(sizeof(StepState));
     std::memcpy(bytes.data(), &kState, sizeof kState);
@@ -199,32 +225,35 @@ struct Attention {
     if (probability > 0) dropout.step_state = state.view();
   }
   void forward() const {
-    cuda::tiled_attention_forward({}, {.qkv = qkv.view(),
-                                       .out = out.view(),
-                                       .log_sum_exp = log_sum_exp.view(),
-                                       .batch = sizes.batch,
-                                       .seq_len = sizes.seq_len,
-                                       .num_heads = sizes.heads,
-                                       .first_head = kFirstHead,
-                                       .num_global_heads = num_global_heads(sizes),
-                                       .dropout = dropout});
+    const AttentionForward args{.qkv = qkv.view(),
+                                .out = out.view(),
+                                .log_sum_exp = log_sum_exp.view(),
+                                .batch = sizes.batch,
+                                .seq_len = sizes.seq_len,
+                                .num_heads = sizes.heads,
+                                .first_head = kFirstHead,
+                                .num_global_heads = num_global_heads(sizes),
+                                .dropout = dropout};
+    if (kernels == Kernels::hopper) return cuda::hopper_attention_forward({}, args);
+    cuda::tiled_attention_forward({}, args);
   }
   void backward() const {
-    cuda::tiled_attention_backward({},
-                                   {.dout = dout.view(),
-                                    .qkv = qkv.view(),
-                                    .out = out.view(),
-                                    .log_sum_exp = log_sum_exp.view(),
-                                    .dqkv = dqkv.view(),
-                                    .batch = sizes.batch,
-                                    .seq_len = sizes.seq_len,
-                                    .num_heads = sizes.heads,
-                                    .first_head = kFirstHead,
-                                    .num_global_heads = num_global_heads(sizes),
-                                    .dropout = dropout},
-                                   scratch.view());
+    const AttentionBackward args{.dout = dout.view(),
+                                 .qkv = qkv.view(),
+                                 .out = out.view(),
+                                 .log_sum_exp = log_sum_exp.view(),
+                                 .dqkv = dqkv.view(),
+                                 .batch = sizes.batch,
+                                 .seq_len = sizes.seq_len,
+                                 .num_heads = sizes.heads,
+                                 .first_head = kFirstHead,
+                                 .num_global_heads = num_global_heads(sizes),
+                                 .dropout = dropout};
+    if (kernels == Kernels::hopper) return cuda::hopper_attention_backward({}, args, scratch.view());
+    cuda::tiled_attention_backward({}, args, scratch.view());
   }
 
+  Kernels kernels;
   Sizes sizes;
   GpuTensor qkv, dout;               // in
   GpuTensor out, log_sum_exp, dqkv;  // out
@@ -251,10 +280,10 @@ double relative_error(const Values& got, const Values& want) {
 }
 
 /// Runs one case twice on fresh tensors; returns whether it is near the loops and both runs have the same bits.
-bool passes(const Sizes& s, const Precision& precision, double probability) {
+bool passes(const Sizes& s, const Precision& precision, double probability, Kernels kernels) {
   Values qkv = random_values(s.batch * s.seq_len * 3 * s.heads * s.head_dim, 1);
   Values dout = random_values(s.batch * s.seq_len * s.heads * s.head_dim, 2);
-  const Attention first(s, precision.dtype, probability), second(s, precision.dtype, probability);
+  const Attention first(s, precision.dtype, probability, kernels), second(s, precision.dtype, probability, kernels);
   for (const Attention* run : {&first, &second}) {
     run->qkv.put(qkv);
     run->dout.put(dout);
@@ -270,11 +299,11 @@ bool passes(const Sizes& s, const Precision& precision, double probability) {
   const bool whole = first.out.guard_is_whole() && first.dqkv.guard_is_whole() && first.log_sum_exp.guard_is_whole() &&
                      first.scratch.guard_is_whole();
   const bool near = std::max({out, log_sum_exp, dqkv}) <= precision.tolerance;
-  std::printf("%-4s B %lld S %3lld A %lld D %3lld%s p %.1f: out %.1e  log_sum_exp %.1e  dqkv %.1e  %s%s%s\n",
-              name_of(precision.dtype).data(), static_cast<long long>(s.batch), static_cast<long long>(s.seq_len),
-              static_cast<long long>(s.heads), static_cast<long long>(s.head_dim), s.offset > 0 ? " unaligned" : "",
-              probability, out, log_sum_exp, dqkv, near ? "ok" : "FAILED", same_bits ? "" : ", OTHER BITS",
-              whole ? "" : ", WROTE PAST THE END");
+  std::printf("%s %-4s B %lld S %3lld A %lld D %3lld%s p %.1f: out %.1e  log_sum_exp %.1e  dqkv %.1e  %s%s%s\n",
+              name_of(kernels), name_of(precision.dtype).data(), static_cast<long long>(s.batch),
+              static_cast<long long>(s.seq_len), static_cast<long long>(s.heads), static_cast<long long>(s.head_dim),
+              s.offset > 0 ? " unaligned" : "", probability, out, log_sum_exp, dqkv, near ? "ok" : "FAILED",
+              same_bits ? "" : ", OTHER BITS", whole ? "" : ", WROTE PAST THE END");
   return near && same_bits && whole;
 }
 
@@ -283,7 +312,10 @@ int check(std::string_view only) {
   for (const Precision& precision : kPrecisions) {
     if (!only.empty() && name_of(precision.dtype) != only) continue;
     for (const Sizes& s : kSizes) {
-      for (const double probability : {0.0, kProbability}) ++(passes(s, precision, probability) ? passed : failed);
+      for (const double probability : {0.0, kProbability}) {
+        for (const Kernels kernels : kernels_for(s, precision.dtype))
+          ++(passes(s, precision, probability, kernels) ? passed : failed);
+      }
     }
   }
   std::printf("%d passed, %d failed\n", passed, failed);
@@ -312,9 +344,9 @@ double median_us(const F& f) {
   return 1e3 * static_cast<double>(times_ms[10]);
 }
 
-void time(const Sizes& s, DType dtype) {
-  for (const double probability : {0.0, 0.1}) {
-    const Attention attention(s, dtype, probability);
+void time(const Sizes& s, DType dtype, double probability) {
+  for (const Kernels kernels : kernels_for(s, dtype)) {
+    const Attention attention(s, dtype, probability, kernels);
     Values qkv = random_values(s.seq_len * 3 * s.heads * s.head_dim, 1);
     Values dout = random_values(s.seq_len * s.heads * s.head_dim, 2);
     // Every sample the same: the generator on the host is slow.
@@ -332,10 +364,10 @@ void time(const Sizes& s, DType dtype) {
     // Products under the causal mask: two forward, five in the backward pass that computes none twice.
     const double product = static_cast<double>(s.batch * s.heads) * static_cast<double>(s.seq_len * s.seq_len) *
                            static_cast<double>(s.head_dim);
-    std::printf("%-4s B %lld S %lld A %lld D %lld p %.1f: forward %.1f us (%.0f TFLOP/s), backward %.1f us (%.0f)\n",
-                name_of(dtype).data(), static_cast<long long>(s.batch), static_cast<long long>(s.seq_len),
-                static_cast<long long>(s.heads), static_cast<long long>(s.head_dim), probability, forward_us,
-                2e-6 * product / forward_us, backward_us, 5e-6 * product / backward_us);
+    std::printf("%s %-4s B %lld S %lld A %lld D %lld p %.1f: forward %.1f us (%.0f TFLOP/s), backward %.1f us (%.0f)\n",
+                name_of(kernels), name_of(dtype).data(), static_cast<long long>(s.batch),
+                static_cast<long long>(s.seq_len), static_cast<long long>(s.heads), static_cast<long long>(s.head_dim),
+                probability, forward_us, 2e-6 * product / forward_us, backward_us, 5e-6 * product / backward_us);
   }
 }
 
@@ -348,10 +380,12 @@ int main(int argc, char** argv) {
   try {
     const int status = what == "time" ? 0 : megalith::ops::check(argc > 2 ? argv[2] : "");
     if (what == "check") return status;
-    megalith::ops::time({8, 1024, 16, 96}, DType::bf16);
-    megalith::ops::time({32, 1024, 12, 64}, DType::bf16);
-    megalith::ops::time({8, 1024, 16, 128}, DType::bf16);
-    megalith::ops::time({8, 1024, 16, 64}, DType::f32);
+    for (const double probability : {0.0, 0.1}) {
+      megalith::ops::time({32, 1024, 12, 64}, DType::bf16, probability);
+      megalith::ops::time({8, 1024, 16, 128}, DType::bf16, probability);
+      megalith::ops::time({8, 1024, 16, 96}, DType::bf16, probability);
+      megalith::ops::time({8, 1024, 16, 64}, DType::f32, probability);
+    }
     return status;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -12,9 +12,9 @@ AttentionChoice choose_attention(AttentionPass pass, const AttentionShape& shape
     if (answer.refusal.empty()) return {AttentionKernels::library, answer.scratch_bytes};
   }
   const bool is_rank = !megalith::cuda::sharers().empty();  // and this no plan for another GPU
-  if (pass == AttentionPass::forward && is_for_hopper_attention(shape)) {
-    if (is_rank) prepare_hopper_attention_forward(shape);
-    return {AttentionKernels::hopper, 0};
+  if (is_for_hopper_attention(shape)) {
+    if (is_rank) prepare_hopper_attention(pass, shape);
+    return {AttentionKernels::hopper, hopper_attention_scratch_bytes(pass, shape)};
   }
   if (is_rank) {
     if (pass == AttentionPass::forward)
@@ -37,6 +37,7 @@ void attention_backward(Exec& ex, Stream stream, const AttentionBackward& args, 
                         AttentionKernels kernels) {
   if (args.batch == 0) return;
   if (kernels == AttentionKernels::library) return cudnn_attention_backward(ex, stream, args, scratch);
+  if (kernels == AttentionKernels::hopper) return hopper_attention_backward(stream, args, scratch);
   tiled_attention_backward(stream, args, scratch);
 }
 

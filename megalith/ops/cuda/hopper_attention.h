@@ -15,7 +15,15 @@ bool is_for_hopper_attention(const AttentionShape& shape);
 
 void hopper_attention_forward(Stream stream, const AttentionForward& args);
 
-/// Allows the kernels their shared memory, before the first step, because graphs hold kernels.
+/// Scratch: hopper_attention_scratch_bytes(), aligned to 16 bytes.
+void hopper_attention_backward(Stream stream, const AttentionBackward& args, const Tensor& scratch);
+
+/// Allows the kernels of a pass their shared memory, before the first step, because graphs hold kernels.
 void prepare_hopper_attention_forward(const AttentionShape& shape);
+void prepare_hopper_attention_backward(const AttentionShape& shape);
+inline void prepare_hopper_attention(AttentionPass pass, const AttentionShape& shape) {
+  return pass == AttentionPass::forward ? prepare_hopper_attention_forward(shape)
+                                        : prepare_hopper_attention_backward(shape);
+}
 
 }  // namespace megalith::ops::cuda
