@@ -57,8 +57,8 @@ struct Forward {
 /// tile's dropout while they, and those of the last tile's weights with v, are on the tensor cores.
 ///
 /// Reads q once, and k and v once per block from the L2 cache: 2 bytes per score for D = 64. Instructions per score for
-/// D = 64: 118 / 32 to draw and compare random words, 2 to apply them, 5 for the softmax, 1.5 to scale the sums, 0.5 to
-/// round; 14 in all where nothing is masked (sm_90a code of nvcc 13.0). At 128 per clock they bound the kernel at 9
+/// D = 64: 118 / 32 to draw and compare random words, 1.25 to apply them, 5 for the softmax, 1.5 to scale the sums, 0.5
+/// to round; 14 in all where nothing is masked (sm_90a code of nvcc 13.0). At 128 per clock they bound the kernel at 9
 /// scores per clock of an SM. The tensor cores' bound is 21, that of the exponentials 16. Not yet measured.
 template <class T, int kDim, Dropping kDropping>
 __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlocks)
@@ -136,16 +136,16 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     if constexpr (kDropping == Dropping::off) return 0;
     return kept.group(args, first_row / KeptPatch::kQueries, tile, lane);
   };
-  // Scores of a tile become weights, from which dropout has taken its share. Returns the factors on earlier sums.
-  const auto weigh = [&](int tile, std::uint32_t kept_bits, float(&correction)[2]) {
+  // Scores of a tile become weights. Returns the factors on earlier sums.
+  const auto weigh = [&](int tile, float(&correction)[2]) {
     const int end = (tile + 1) * kTile;
     if (end > length || (args.is_causal && end > group_query))
       mask_scores(scores, first_row + lane / 4, tile * kTile + lane % 4 * 2, length, args.is_causal);
     add_to_softmax(scores, scale_log2, softmax, correction);
-    if constexpr (kDropping == Dropping::on) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) scores[i] = (kept_bits & kept_bit_of_queries(i)) != 0 ? scores[i] : 0.0f;
-    }
+  };
+  const auto round_weights = [&](std::uint32_t kept_bits) {
+    round_sums<T>(weights, scores);
+    if constexpr (kDropping == Dropping::on) drop(weights, kept_bits);
   };
 
   if (num_tiles > 0) hopper::wait(shared.q_full, 0);
@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     hopper::wait_for_products<0>();
     hopper::hold(scores);
     float correction[2];
-    weigh(0, kept_bits, correction);
-    round_sums<T>(weights, scores);
+    weigh(0, correction);
+    round_weights(kept_bits);
   }
   for (int tile = 1; tile < group_tiles; ++tile) {
     begin_tile(tile);
@@ -174,14 +174,14 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     hopper::wait_for_products<1>();
     hopper::hold(scores);
     float correction[2];
-    weigh(tile, kept_bits, correction);
+    weigh(tile, correction);
     hopper::wait_for_products<0>();
     hopper::hold(sums);
     hopper::hold(weights);
     release(tile - 1);
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) sums[i] *= correction[i / 2 % 2];
-    round_sums<T>(weights, scores);
+    round_weights(kept_bits);
   }
   if (group_tiles > 0) {
     hopper::hold(sums);

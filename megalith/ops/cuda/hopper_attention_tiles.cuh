@@ -132,6 +132,19 @@ __device__ __forceinline__ void round_sums(std::uint32_t (&fragments)[4][4], con
   }
 }
 
+/// Sets what dropout drops of rounded sums of queries x keys to 0. A register has a pair of columns, whose bits in
+/// `kept` are 16 apart: 2.5 instructions for two.
+__device__ __forceinline__ void drop(std::uint32_t (&fragments)[4][4], std::uint32_t kept) {
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int bit = 4 * step + i % 2 * 2 + i / 2;  // kept_bit_of_queries(8 step + 2 i)
+      fragments[step][i] &= spread_signs(kept << (7 - bit % 8), bit < 8 ? 0xaa88u : 0xbb99u);
+    }
+  }
+}
+
 /// Scores of keys that their query does not see become -inf. `query` and `key`: the lane's first.
 __device__ inline void mask_scores(float (&scores)[32], int query, int key, int length, bool is_causal) {
 #pragma unroll

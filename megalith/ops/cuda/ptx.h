@@ -32,6 +32,14 @@ __device__ inline std::uint32_t transposed(std::uint32_t pair) {
   return result;
 }
 
+/// Each byte of the result is 0xff or 0: the highest bit, eight times, of the byte of `word` whose number, plus 8, is
+/// the nibble of `bytes` at its place.
+__device__ inline std::uint32_t spread_signs(std::uint32_t word, std::uint32_t bytes) {
+  std::uint32_t spread;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(spread) : "r"(word), "r"(bytes));
+  return spread;
+}
+
 /// sums [16, 8] += a [16, 16] b [16, 8] on the tensor cores, f32 sums of products of T = __nv_bfloat16 or __half.
 template <class T>
 __device__ inline void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
