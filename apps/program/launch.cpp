@@ -160,7 +160,7 @@ void run_job(const Launcher& launcher, const JobSteps& steps) {
     };
     const auto all = [&](comm::World& world) {
       train::require_same(world, job.facts, job.start);
-      world.share_positions();
+      world.share_memory();
       set_failure_probe([positions = world.positions()] { return positions->is_failure_reported(); });
       int gpu = 0;
       if (job.device == Device::cuda) {

@@ -141,7 +141,8 @@ class Channel {
   /// position of a number in the tensor, and on the ranks of the group.
   virtual bool sums_in_rank_order() const { return true; }
 
-  /// Whether the row collectives read the others' memory, with no counts or lists exchanged.
+  /// Whether row collectives read memory of all members: no host waits for counts or lists of others, except between
+  /// CPUs.
   virtual bool reads_rows() const { return false; }
 
   /// Compares `call` with the pattern of the step, sets its sequence number, counts it, logs it, and adds it to the

@@ -72,8 +72,11 @@ class World {
   /// What all ranks do, as far as this rank can read it: what the verdict about a hang follows from. Null in a dry
   /// world.
   const std::shared_ptr<Positions>& positions() const { return positions_; }
-  /// From here on the processes of one host read each other's positions. Collective; ranks of one build only.
-  virtual void share_positions() {}
+  /// From here on the processes of one host share memory: they read each other's positions, and rows of matrices
+  /// (Channel::reads_rows). Collective; ranks of one build only.
+  virtual void share_memory() {}
+  /// Whether this process and that of the rank, another one, share memory.
+  virtual bool shares_memory_with(int /*rank*/) const { return false; }
   /// The calls from here on belong to this step, from 1. For reports of hangs.
   void begin_step(Index step);
 

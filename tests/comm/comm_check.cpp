@@ -1,7 +1,8 @@
 // Runs the transport cases outside gtest:
 //   comm_check --threads N [WHAT]       on threads
 //   comm_check nccl-threads N [WHAT...] on threads with a GPU each
-//   mpirun ... comm_check [WHAT]        on processes
+//   mpirun ... comm_check [WHAT]        on processes, which share memory
+//   mpirun ... comm_check apart [WHAT]  on processes that share none, as on several hosts
 //   mpirun ... comm_check nccl [WHAT...] on processes with a GPU each
 // WHAT, without which it is all:
 //   all, NAME          the cases of transport_cases.h, or one of them, or a misuse (which then ends in its error)
@@ -75,7 +76,12 @@ void run_on_gpus(const std::vector<std::string>& arguments) {
   };
   const WorldOptions options{.timeout_s = 60};
   if (!processes) return run_gpu_ranks(std::atoi(arguments[1].c_str()), body, options);
-  run_process([&](World& host) { run_gpu_rank(host, body, options); }, options);
+  run_process(
+      [&](World& host) {
+        host.share_memory();
+        run_gpu_rank(host, body, options);
+      },
+      options);
 }
 
 int run(const std::vector<std::string>& arguments) {
@@ -103,13 +109,19 @@ int run(const std::vector<std::string>& arguments) {
     return 0;
   }
   const bool threads = arguments.size() >= 2 && arguments[0] == "--threads";
-  const std::string name = arguments.size() % 2 == 1 ? arguments.back() : "all";
+  const bool apart = !arguments.empty() && arguments[0] == "apart";
+  const std::size_t before_name = threads ? 2 : apart ? 1 : 0;
+  const std::string name = arguments.size() > before_name ? arguments.back() : "all";
   const WorldOptions options{.timeout_s = timeout_of(name)};
   const auto body = [&](World& world) { run_named(world, name); };
   if (threads) {
     run_ranks(std::atoi(arguments[1].c_str()), body, options);
   } else {
-    run_process(body, options);
+    const auto sharing = [&](World& world) {
+      if (!apart) world.share_memory();
+      body(world);
+    };
+    run_process(sharing, options);
   }
   return 0;
 }

@@ -1,9 +1,11 @@
 #include "megalith/comm/mpi/shared_memory.h"
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -16,16 +18,16 @@ namespace megalith::comm {
 namespace {
 
 std::filesystem::path path_of(std::uint64_t word) {
-  return "/dev/shm/megalith-positions-" + std::to_string(::getuid()) + "-" + hex64(word);
+  return "/dev/shm/megalith-shared-" + std::to_string(::getuid()) + "-" + hex64(word);
 }
 
-class SharedPositions : public testing::Test {
+class NamedMemory : public testing::Test {
  protected:
   std::random_device random_;
   std::uint64_t word_ = std::uint64_t{random_()} << 32 | random_() | 1;
 };
 
-TEST_F(SharedPositions, AreOneMemoryWithoutANameSoon) {
+TEST_F(NamedMemory, IsOneMemoryWithoutANameSoon) {
   const auto made = SharedMemory::create(word_, 5000);
   ASSERT_NE(made, nullptr);
   const auto opened = SharedMemory::open(word_, 5000);
@@ -38,7 +40,7 @@ TEST_F(SharedPositions, AreOneMemoryWithoutANameSoon) {
   EXPECT_STREQ(reinterpret_cast<const char*>(opened->memory().get()), "seen");
 }
 
-TEST_F(SharedPositions, OfAKilledProcessAreRemovedByTheNextAndThoseOfALivingOneStay) {
+TEST_F(NamedMemory, OfAKilledProcessIsRemovedByTheNextAndThatOfALivingOneStays) {
   const std::filesystem::path killed = path_of(word_ + 2), living = path_of(word_ + 4);
   std::ofstream(killed) << "x";
   std::ofstream(living) << "x";
@@ -50,6 +52,22 @@ TEST_F(SharedPositions, OfAKilledProcessAreRemovedByTheNextAndThoseOfALivingOneS
   EXPECT_FALSE(std::filesystem::exists(path_of(word_))) << "its owner has gone";
   ::close(held);
   std::filesystem::remove(living);
+}
+
+// Groups make memory at the same time, and each removes what killed processes have left.
+TEST_F(NamedMemory, IsMadeWhileOthersClean) {
+  std::atomic<bool> ends = false;
+  int lost = 0;
+  std::thread cleans([&] {
+    for (std::uint64_t other = word_ + 100; !ends; ++other) SharedMemory::create(other, 1);
+  });
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    const auto made = SharedMemory::create(word_ - i, 1);
+    if (made == nullptr || SharedMemory::open(word_ - i, 1) == nullptr) ++lost;
+  }
+  ends = true;
+  cleans.join();
+  EXPECT_EQ(lost, 0);
 }
 
 }  // namespace

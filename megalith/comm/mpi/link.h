@@ -36,6 +36,8 @@ class Link {
   /// Whether a rank of this host reports the failure of the job, which is about to end.
   virtual bool is_failure_reported() const = 0;
   virtual double timeout_s() const = 0;
+  /// Whether this process and that of the rank have memory in common.
+  virtual bool shares_memory_with(int world_rank) const = 0;
   /// This rank's position, as others read it.
   virtual PositionWriter& position() = 0;
   HeaderQueue& headers() { return headers_; }

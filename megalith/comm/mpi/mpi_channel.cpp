@@ -14,12 +14,6 @@
 namespace megalith::comm {
 namespace {
 
-/// Parts of a row collective: requests, then lists, then rounds of rows.
-constexpr int kRequests = 0, kLists = 1, kRounds = 2;
-
-/// Whether each pair of members exchanges another number of bytes, which both know.
-bool differs_by_pair(Op op, int part) { return op == Op::all_to_all || (is_of_rows(op) && part != kRequests); }
-
 constexpr int kCollectiveLane = kMaxLanes;  // one lane number above those of messages
 
 void copy_bytes(void* to, const void* from, Index bytes) {
@@ -122,7 +116,8 @@ bool MpiChannel::advance_legs() {
 /// Carries out all legs. Returns when this rank's memory is no longer in use.
 void MpiChannel::exchange(const Call& call, int part) {
   Header header = header_of(call, part);
-  const bool by_pair = differs_by_pair(call.op, part);
+  // Whether each pair of members exchanges another number of bytes, which both know.
+  const bool by_pair = call.op == Op::all_to_all || (is_of_rows(call.op) && part != kRequests);
   for (int distance = 1; distance < size(); ++distance) {
     const int from = (rank() - distance + size()) % size();
     Leg& other = leg(from);
@@ -286,124 +281,7 @@ Ticket MpiChannel::broadcast(const Call& call, void* data, Stream) {
   return {};
 }
 
-void MpiChannel::barrier(const Call& call, Stream) {
-  clear_legs();
-  for (int i = 0; i < size(); ++i) {
-    if (i != rank()) leg(i).out_bytes = leg(i).in_bytes = 0;
-  }
-  exchange(call, 0);
-}
-
-/// Every member tells the others which of their rows it wants.
-void MpiChannel::exchange_lists(const Call& call, std::span<const RowPlace> places, Index row_bytes) {
-  constexpr Index kMinBlock = 64;
-  for (std::vector<std::int32_t>& list : reads_.wanted) list.clear();
-  for (const RowPlace& place : places) {
-    if (place.member != rank() && place.member != kNoMember)
-      reads_.wanted[static_cast<std::size_t>(place.member)].push_back(place.row);
-  }
-  const Index fair = kRowsBytes / std::max<Index>(1, static_cast<Index>(places.size())) / kMinBlock * kMinBlock;
-  const Index block = std::clamp(row_bytes, Index{1}, std::max(kMinBlock, fair));
-  clear_legs();
-  for (int i = 0; i < size(); ++i) {
-    if (i == rank()) continue;
-    const auto member = static_cast<std::size_t>(i);
-    reads_.own[member] = {static_cast<Index>(reads_.wanted[member].size()), block};
-    leg(i).out = reinterpret_cast<const std::byte*>(&reads_.own[member]);
-    leg(i).in = reinterpret_cast<std::byte*>(&reads_.others[member]);
-    leg(i).out_bytes = leg(i).in_bytes = sizeof(RowRequest);
-  }
-  reads_.own[static_cast<std::size_t>(rank())] = {0, block};
-  exchange(call, kRequests);
-  clear_legs();
-  const auto bytes = [](Index rows) { return rows > 0 ? rows * static_cast<Index>(sizeof(std::int32_t)) : -1; };
-  for (int i = 0; i < size(); ++i) {
-    if (i == rank()) continue;
-    const auto member = static_cast<std::size_t>(i);
-    reads_.requested[member].resize(static_cast<std::size_t>(reads_.others[member].rows));
-    leg(i).out = reinterpret_cast<const std::byte*>(reads_.wanted[member].data());
-    leg(i).in = reinterpret_cast<std::byte*>(reads_.requested[member].data());
-    leg(i).out_bytes = bytes(reads_.own[member].rows);
-    leg(i).in_bytes = bytes(reads_.others[member].rows);
-  }
-  exchange(call, kLists);
-}
-
-/// Sends every member its next block of the rows that it wants, and receives this rank's.
-void MpiChannel::exchange_blocks(const Call& call, const Tensor& mine, int round) {
-  const Index row_bytes = mine.dim(1) * size_of(mine.dtype());
-  const auto* const own = static_cast<const std::byte*>(mine.raw());
-  const auto length = [&](const RowRequest& request) {
-    return std::clamp<Index>(row_bytes - round * request.block_bytes, 0, request.block_bytes);
-  };
-  const auto grow = [](std::vector<std::byte>& memory, const std::vector<RowRequest>& requests) {
-    Index bytes = 0;
-    for (const RowRequest& request : requests) bytes += request.rows * request.block_bytes;
-    memory.resize(std::max(memory.size(), static_cast<std::size_t>(bytes)));
-    return memory.data();
-  };
-  std::byte* out = grow(reads_.sent, reads_.others);
-  std::byte* in = grow(reads_.received, reads_.own);
-  clear_legs();
-  for (int i = 0; i < size(); ++i) {
-    const auto member = static_cast<std::size_t>(i);
-    const RowRequest &request = reads_.own[member], &other = reads_.others[member];
-    if (const Index bytes = length(request); request.rows * bytes > 0) {
-      leg(i).in = in;
-      leg(i).in_bytes = request.rows * bytes;
-      in += leg(i).in_bytes;
-    }
-    if (const Index bytes = length(other); other.rows * bytes > 0) {
-      leg(i).out = out;
-      leg(i).out_bytes = other.rows * bytes;
-      for (const std::int32_t row : reads_.requested[member]) {
-        copy_bytes(out, own + row * row_bytes + round * other.block_bytes, bytes);
-        out += bytes;
-      }
-    }
-  }
-  exchange(call, kRounds + round);
-}
-
-/// Blocks of columns, so that staging stays small. A pair exchanges blocks of the size that the reader named.
-template <class Args>
-Ticket MpiChannel::read_rows(const Call& call, const Args& args) {
-  const auto members = static_cast<std::size_t>(size());
-  for (std::vector<RowRequest>* requests : {&reads_.own, &reads_.others}) requests->assign(members, {});
-  for (auto* lists : {&reads_.wanted, &reads_.requested}) lists->resize(members);
-  const Index item = size_of(args.mine.dtype()), row_bytes = args.mine.dim(1) * item;
-  const std::span<const RowPlace> places = places_of(args);
-  reads_.rows.resize(std::max(reads_.rows.size(), places.size()));
-  exchange_lists(call, places, row_bytes);
-  const Index block = reads_.own[static_cast<std::size_t>(rank())].block_bytes;
-  const Index own_rounds = ceil_div(row_bytes, block);
-  Index rounds = own_rounds;
-  for (const RowRequest& request : reads_.others) {
-    if (request.rows > 0) rounds = std::max(rounds, ceil_div(row_bytes, request.block_bytes));
-  }
-  for (Index round = 0; round < rounds; ++round) {
-    exchange_blocks(call, args.mine, static_cast<int>(round));
-    if (round >= own_rounds) continue;
-    const Index begin = round * block, bytes = std::min(block, row_bytes - begin);
-    for (int i = 0; i < size(); ++i) inputs_[static_cast<std::size_t>(i)] = leg(i).in;
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      const RowPlace& place = places[i];
-      reads_.rows[i] = nullptr;
-      if (place.member == kNoMember) continue;
-      const std::byte*& next = inputs_[static_cast<std::size_t>(place.member)];
-      const bool is_own = place.member == rank();
-      reads_.rows[i] = is_own ? static_cast<const std::byte*>(args.mine.raw()) + place.row * row_bytes + begin : next;
-      if (!is_own) next += bytes;
-    }
-    take_rows(args, std::span(reads_.rows).first(places.size()), {begin / item, bytes / item});
-  }
-  return {};
-}
-
-Ticket MpiChannel::gather_rows(const Call& call, const GatherRows& args, Stream) { return read_rows(call, args); }
-Ticket MpiChannel::gather_sum_rows(const Call& call, const GatherSumRows& args, Stream) {
-  return read_rows(call, args);
-}
+void MpiChannel::barrier(const Call& call, Stream) { meet(call, 0); }
 
 Ticket MpiChannel::post_send(const Call& call, const void* data, Stream) {
   const auto [slot, ticket] = in_flight_.take(*this, call);

@@ -68,6 +68,14 @@ class MpiLink final : public Link {
   const std::string& failure() override;
   bool is_failure_reported() const override { return positions_->is_failure_reported(); }
   double timeout_s() const override { return timeout_s_; }
+  bool shares_memory_with(int world_rank) const override {
+    return is_shared_ && positions_->home(world_rank) == positions_->home(rank_);
+  }
+  /// Positions::share().
+  void share(std::shared_ptr<std::byte> memory, std::vector<int> homes) {
+    positions_->share(std::move(memory), std::move(homes), rank_);
+    is_shared_ = true;
+  }
   PositionWriter& position() override { return positions_->writer(rank_); }
   const std::shared_ptr<Positions>& positions() const { return positions_; }
 
@@ -91,6 +99,7 @@ class MpiLink final : public Link {
   int failed_rank_ = 0;  // the lowest that has told; size() while none has
   std::string failure_;
   std::shared_ptr<Positions> positions_;
+  bool is_shared_ = false;  // share() was called
   Report report_;
 };
 
@@ -257,7 +266,8 @@ class MpiWorld final : public World {
   int size() const override { return link_.size(); }
   std::string_view transport() const override { return "mpi"; }
   void abort(const std::string& reason) override { link_.tell_failure(reason); }
-  void share_positions() override;
+  void share_memory() override;
+  bool shares_memory_with(int rank) const override { return link_.shares_memory_with(rank); }
 
  protected:
   std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, const GroupUse&) override {
@@ -270,7 +280,7 @@ class MpiWorld final : public World {
 
 /// The lowest rank of a host makes the memory, the others open it by the random number of the first, and then it has no
 /// name any more. A rank that cannot open it (a container of its own) counts as one on a host of its own.
-void MpiWorld::share_positions() {
+void MpiWorld::share_memory() {
   struct Member {
     std::uint64_t host = 0, word = 0;
   };
@@ -297,7 +307,7 @@ void MpiWorld::share_positions() {
     while (home < of_other && (members[home].host != members[of_other].host || has_it[home] == 0)) ++home;
     homes.push_back(has_it[of_other] != 0 ? static_cast<int>(home) : other);
   }
-  link_.positions()->share(memory == nullptr ? nullptr : memory->memory(), std::move(homes), rank());
+  link_.share(memory == nullptr ? nullptr : memory->memory(), std::move(homes));
 }
 
 /// How many ranks may run on the cores of this one: those of the same host with the same affinity mask.

@@ -18,11 +18,11 @@ namespace {
 
 constexpr const char* kFolder = "/dev/shm";
 
-std::string prefix() { return str("megalith-positions-", ::getuid(), "-"); }
+std::string prefix() { return str("megalith-shared-", ::getuid(), "-"); }
 std::string path_of(std::uint64_t word) { return str(kFolder, '/', prefix(), hex64(word)); }
 
 /// Takes the lock of a file that has a name, which its maker holds as long as the name exists.
-bool lock(int fd) { return ::flock(fd, LOCK_EX | LOCK_NB) == 0; }
+bool lock(int fd, int operation) { return ::flock(fd, operation) == 0; }
 
 bool has_name(int fd) {
   struct stat file {};
@@ -36,7 +36,7 @@ void remove_leftovers() {
     if (!entry->path().filename().string().starts_with(prefix())) continue;
     const int fd = ::open(entry->path().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) continue;
-    if (lock(fd)) ::unlink(entry->path().c_str());
+    if (lock(fd, LOCK_EX | LOCK_NB)) ::unlink(entry->path().c_str());
     ::close(fd);
   }
 }
@@ -51,15 +51,18 @@ bool SharedMemory::map(std::size_t bytes) {
 }
 
 std::unique_ptr<SharedMemory> SharedMemory::create(std::uint64_t word, std::size_t bytes) {
+  constexpr int kAttempts = 100;
   remove_leftovers();
   std::unique_ptr<SharedMemory> made(new SharedMemory());
-  made->fd_ = ::open(path_of(word).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (made->fd_ < 0) return nullptr;
-  made->named_ = word;
-  // The pages are taken now: where /dev/shm is full, a first access to them would end the process (SIGBUS). A process
-  // that cleans may have taken the name before it was locked.
-  const bool is_ready = lock(made->fd_) && has_name(made->fd_) &&
-                        ::posix_fallocate(made->fd_, 0, static_cast<off_t>(bytes)) == 0 && made->map(bytes);
+  // A process that cleans may take the name before it is locked.
+  for (int attempt = 0; made->named_ == 0; ++attempt) {
+    if (made->fd_ >= 0) ::close(made->fd_);
+    made->fd_ = ::open(path_of(word).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (made->fd_ < 0 || attempt == kAttempts) return nullptr;
+    if (lock(made->fd_, LOCK_EX) && has_name(made->fd_)) made->named_ = word;
+  }
+  // The pages are taken now: where /dev/shm is full, a first access to them would end the process (SIGBUS).
+  const bool is_ready = ::posix_fallocate(made->fd_, 0, static_cast<off_t>(bytes)) == 0 && made->map(bytes);
   return is_ready ? std::move(made) : nullptr;
 }
 
