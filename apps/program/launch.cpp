@@ -52,6 +52,14 @@ bool is_beside_the_first(int process) {
   return process < of_first;
 }
 
+/// Whether a launcher's variables state that all processes are on this host: how many are, or on how many nodes.
+bool is_on_one_host(int processes) {
+  for (const char* const here : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
+    if (const std::optional<int> number = environment_number(here)) return *number == processes;
+  }
+  return environment_number("SLURM_STEP_NUM_NODES") == 1;
+}
+
 }  // namespace
 
 Launcher detect_launcher() {
@@ -61,7 +69,7 @@ Launcher detect_launcher() {
                                                                      {"SLURM_STEP_NUM_TASKS", "PMIX_RANK"}}};
   for (const auto& [size, rank] : kVariables) {
     const std::optional<int> processes = environment_number(size), process = environment_number(rank);
-    if (processes && process) return {*processes, *process, is_beside_the_first(*process)};
+    if (processes && process) return {*processes, *process, is_beside_the_first(*process), is_on_one_host(*processes)};
   }
   return {};
 }

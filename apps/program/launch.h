@@ -19,6 +19,7 @@ struct Launcher {
   int processes = 0;
   int process = 0;
   bool is_beside_the_first = true;  ///< started by the command line of process 0, not by one after a `:` of mpirun
+  bool is_on_one_host = false;      ///< all processes are on this host, as far as the launcher states it
 };
 Launcher detect_launcher();
 

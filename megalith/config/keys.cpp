@@ -344,8 +344,8 @@ std::vector<Key> make_keys() {
        has_experts},
       {"moe.dispatcher", moe([](auto& c) -> auto& { return c.dispatcher; }), words("`auto`"),
        one_of(kNamesOf<nn::ExpertDispatcher>), may_change, not_differ,
-       "how rows come to the ranks of their experts: these read them where they are (`peer`, between rank threads, on "
-       "GPUs where NVLink connects them), or they are sent with counts that the host knows (`all_to_all`). `auto`: "
+       "how rows come to the ranks of their experts: these read them where they are (`peer`, between ranks that reach "
+       "each other's memory, as on one host), or they are sent with counts that the host knows (`all_to_all`). `auto`: "
        "`peer` where it can be, and in graphs of whole steps. The results are the same",
        has_experts},
       {"moe.rank_capacity_factor",
@@ -399,7 +399,7 @@ std::vector<Key> make_keys() {
        has_echo},
       {"moe.echo.backend", moe([](auto& c) -> auto& { return c.echo.backend; }), words("`auto`"),
        one_of(kNamesOf<nn::EchoBackend>), may_change, not_differ,
-       "how weights and gradients of clones move: ranks read them where they are (`peer`, between rank threads), "
+       "how weights and gradients of clones move: ranks read them where they are (`peer`, as `moe.dispatcher`), "
        "collectives of all slots (`collective`), or messages with counts that the host knows (`host_sized`). `auto`: "
        "as "
        "the rows of tokens do. The results are the same",

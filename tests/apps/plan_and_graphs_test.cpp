@@ -30,17 +30,21 @@ TEST_F(Program, PlanPrintsWhatTheRunTakes) {
 }
 
 #ifdef MEGALITH_WITH_MPI
-// Processes send rows, rank threads read them where they are.
+// Processes of one host read rows as rank threads do, others send them.
 TEST_F(Program, UnderALauncherExpertsArePlannedAsProcessesRunThem) {
   const std::string plan = " plan " + recipe() +
                            " --set moe.num_experts=4 --set moe.top_k=2 --set parallel.ep=2 --set parallel.ranks=2 "
                            "--format json",
                     sent = " --set moe.dispatcher=all_to_all";
   const Finished threads = run_shell("megalith" + plan), of_sent = run_shell("megalith" + plan + sent),
-                 processes = run_shell(support::mpirun(1, support::program() + plan));
+                 processes = run_shell(support::mpirun(2, support::program() + plan)),
+                 of_two_hosts =
+                     run_shell(support::mpirun(2, "env OMPI_COMM_WORLD_LOCAL_SIZE=1 " + support::program() + plan));
   ASSERT_EQ(processes.code, 0) << processes.err;
-  EXPECT_EQ(nlohmann::json::parse(processes.out), nlohmann::json::parse(of_sent.out));
-  EXPECT_NE(nlohmann::json::parse(processes.out).at("sum"), nlohmann::json::parse(threads.out).at("sum"));
+  EXPECT_EQ(nlohmann::json::parse(processes.out), nlohmann::json::parse(threads.out));
+  ASSERT_EQ(of_two_hosts.code, 0) << of_two_hosts.err;
+  EXPECT_EQ(nlohmann::json::parse(of_two_hosts.out), nlohmann::json::parse(of_sent.out));
+  EXPECT_NE(nlohmann::json::parse(of_sent.out).at("sum"), nlohmann::json::parse(threads.out).at("sum"));
 }
 #endif
 

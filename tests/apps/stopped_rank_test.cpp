@@ -27,13 +27,14 @@ TEST_P(StoppedRank, IsNamedByTheOtherWhichEnds) {
 #endif
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StoppedRank,
-                         ::testing::Values(Case{"tp2", "--set parallel.tp=2", 1},
-                                           Case{"pp2First", "--set parallel.pp=2", 0},
-                                           Case{"pp2Last", "--set parallel.pp=2", 1},
-                                           Case{"dp2", "--set parallel.ranks=2", 1},
-                                           Case{"pp2FromGraphs", "--set parallel.pp=2 --set graphs.mode=iteration", 1}),
-                         [](const auto& each) { return std::string(each.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    All, StoppedRank,
+    ::testing::Values(Case{"tp2", "--set parallel.tp=2", 1}, Case{"pp2First", "--set parallel.pp=2", 0},
+                      Case{"pp2Last", "--set parallel.pp=2", 1},
+                      Case{"ep2", "--set moe.num_experts=4 --set moe.dispatcher=peer --set parallel.ep=2", 1},
+                      Case{"dp2", "--set parallel.ranks=2", 1},
+                      Case{"pp2FromGraphs", "--set parallel.pp=2 --set graphs.mode=iteration", 1}),
+    [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace
 }  // namespace megalith

@@ -350,7 +350,7 @@ TEST(EchoTraining, ResumesOnAnotherEpWithOtherKeysAndWithoutEcho) {
   }
 }
 
-/// As a transport between processes.
+/// As a transport between processes of several hosts.
 class OtherProcessChannel final : public comm::ForwardingChannel {
  public:
   using ForwardingChannel::ForwardingChannel;
@@ -377,9 +377,10 @@ TEST(EchoTraining, ProcessesSendClonesAndRefuseToReadThem) {
     run_apart("peer", got);
     FAIL() << "nothing was thrown";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("moe.echo.backend = peer: group etp-ep has ranks in several "
-                                                   "processes, which cannot read each other's weights; use "
-                                                   "moe.echo.backend = auto, collective or host_sized"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("moe.echo.backend = peer: group etp-ep has ranks that share "
+                                                   "no memory (on several hosts, or in several containers), which "
+                                                   "cannot read each other's weights; use moe.echo.backend = auto, "
+                                                   "collective or host_sized"));
   }
 }
 

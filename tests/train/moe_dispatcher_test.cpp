@@ -171,7 +171,7 @@ TEST(MoeDispatcher, FetchesRowsOnceMoreForEachBackwardPass) {
   EXPECT_EQ(read[comm::Op::gather_sum_rows].calls, 3 * passes);
 }
 
-/// As a transport between processes.
+/// As a transport between processes of several hosts.
 class ApartChannel final : public comm::ForwardingChannel {
  public:
   using ForwardingChannel::ForwardingChannel;
@@ -197,8 +197,9 @@ TEST(MoeDispatcher, SendsRowsWhereRanksDoNotReachEachOther) {
     FAIL() << "nothing was thrown";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(),
-                ::testing::HasSubstr("moe.dispatcher = peer: group etp-ep has 2 ranks: must be at most 8 "
-                                     "threads of one process; use moe.dispatcher = auto or all_to_all; graphs.mode"));
+                ::testing::HasSubstr("moe.dispatcher = peer: group etp-ep has 2 ranks: must be at most 8, all "
+                                     "on one host, which share memory; use moe.dispatcher = auto or all_to_all; "
+                                     "graphs.mode"));
   }
 }
 

@@ -27,11 +27,10 @@ Shape in_slots(const Tensor& matrices, Index slots) { return {slots, matrices.di
 /// Why the group cannot use this backend; empty: it can.
 std::string unfit(EchoBackend backend, const comm::Channel& channel) {
   if (backend != EchoBackend::peer || channel.reads_rows()) return "";
-  const bool on_cpu = channel.device() == Device::cpu;
-  return str("moe.echo.backend = peer: group ", channel.name(), " has ranks in several processes",
-             on_cpu ? "" : ", or GPUs that no NVLink connects,",
-             on_cpu ? ", which cannot read each other's weights" : " which cannot read each other's weights",
-             "; use moe.echo.backend = auto, collective or host_sized");
+  return str("moe.echo.backend = peer: group ", channel.name(), " has ",
+             channel.device() == Device::cpu ? "ranks that share no memory (on several hosts, or in several containers)"
+                                             : "ranks in several processes, or GPUs that no NVLink connects",
+             ", which cannot read each other's weights; use moe.echo.backend = auto, collective or host_sized");
 }
 
 EchoBackend chosen(EchoBackend backend, ExpertDispatcher dispatcher, const comm::Channel& channel) {

@@ -18,7 +18,7 @@ inline constexpr std::array<std::string_view, 3> kEchoWeightsNames = {"auto", "k
 
 /// How weights and gradients of clones move: ranks read each other's rows (peer); all slots are summed over the ranks,
 /// and gradients of all slots gathered (collective); rows are sent, whose numbers the host knows (host_sized). All give
-/// the same bits. Automatic: peer between rank threads, host_sized between processes and with sent rows of tokens.
+/// the same bits. Automatic: peer if the group reads rows (Channel::reads_rows), else host_sized.
 enum class EchoBackend : std::uint8_t { automatic, peer, collective, host_sized };
 inline constexpr std::array<std::string_view, 4> kEchoBackendNames = {"auto", "peer", "collective", "host_sized"};
 

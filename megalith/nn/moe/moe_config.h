@@ -27,7 +27,7 @@ enum class ExpertGemm : std::uint8_t { automatic, grouped, loop };
 inline constexpr std::array<std::string_view, 3> kExpertGemmNames = {"auto", "grouped", "loop"};
 
 /// How rows come to the ranks of their experts: read by these ranks where they are, or sent with counts that the host
-/// knows. Automatic: read, between rank threads on CPUs.
+/// knows. Automatic: read, if the group reads rows (Channel::reads_rows) and is no larger than kMaxPeers.
 enum class ExpertDispatcher : std::uint8_t { automatic, peer, all_to_all };
 inline constexpr std::array<std::string_view, 3> kExpertDispatcherNames = {"auto", "peer", "all_to_all"};
 /// The most ranks that read each other's rows.
