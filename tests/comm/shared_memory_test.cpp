@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "megalith/base/text.h"
@@ -54,16 +55,24 @@ TEST_F(NamedMemory, OfAKilledProcessIsRemovedByTheNextAndThatOfALivingOneStays) 
   std::filesystem::remove(living);
 }
 
-// Groups make memory at the same time, and each removes what killed processes have left.
+// Groups make memory at the same time, and each removes what killed processes have left: here the same name again and
+// again, so that it is often taken before its maker has locked it.
 TEST_F(NamedMemory, IsMadeWhileOthersClean) {
   std::atomic<bool> ends = false;
-  int lost = 0;
   std::thread cleans([&] {
-    for (std::uint64_t other = word_ + 100; !ends; ++other) SharedMemory::create(other, 1);
+    while (!ends) {
+      const int fd = ::open(path_of(word_).c_str(), O_RDWR | O_CLOEXEC);
+      if (fd < 0) continue;
+      struct stat file {};
+      if (::flock(fd, LOCK_EX | LOCK_NB) == 0 && ::fstat(fd, &file) == 0 && file.st_nlink > 0)
+        ::unlink(path_of(word_).c_str());
+      ::close(fd);
+    }
   });
-  for (std::uint64_t i = 0; i < 300; ++i) {
-    const auto made = SharedMemory::create(word_ - i, 1);
-    if (made == nullptr || SharedMemory::open(word_ - i, 1) == nullptr) ++lost;
+  int lost = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const auto made = SharedMemory::create(word_, 1);
+    if (made == nullptr || SharedMemory::open(word_, 1) == nullptr) ++lost;
   }
   ends = true;
   cleans.join();

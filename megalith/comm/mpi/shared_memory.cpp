@@ -36,7 +36,7 @@ void remove_leftovers() {
     if (!entry->path().filename().string().starts_with(prefix())) continue;
     const int fd = ::open(entry->path().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) continue;
-    if (lock(fd, LOCK_EX | LOCK_NB)) ::unlink(entry->path().c_str());
+    if (lock(fd, LOCK_EX | LOCK_NB) && has_name(fd)) ::unlink(entry->path().c_str());
     ::close(fd);
   }
 }
