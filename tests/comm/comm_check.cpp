@@ -23,6 +23,7 @@
 
 #include "tests/comm/gpu_ranks.h"
 #include "tests/comm/mutation_cases.h"
+#include "tests/comm/published_memory.h"
 #include "tests/comm/transport_cases.h"
 
 namespace megalith::comm {
@@ -120,6 +121,9 @@ int run(const std::vector<std::string>& arguments) {
     const auto sharing = [&](World& world) {
       if (!apart) world.share_memory();
       body(world);
+      if (apart || (name != "all" && name != "PublishedMemory")) return;
+      write_into_published_memory(world);
+      if (world.rank() == 0) std::printf("passed: PublishedMemory\n");
     };
     run_process(sharing, options);
   }
