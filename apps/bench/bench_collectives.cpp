@@ -390,7 +390,7 @@ void add_bench_collectives(CLI::App& bench) {
       "send_recv. In send_recv every rank sends to the next one and receives from the one before. The "
       "roof is a plain copy of the largest size by every rank at once, on GPUs into the next rank's memory, and shares "
       "of it are the bus bandwidth's; what fits a CPU's caches may exceed it. '-': GPUs do not reach each other's "
-      "memory, as with ranks that are processes. Each row names the transport: threads, mpi or nccl, or between GPUs "
+      "memory, or ranks are processes. Each row names the transport: threads, mpi or nccl, or between GPUs "
       "that reach each other's memory copy engines or kernels with device barriers. Calls are those of training "
       "outside of graphs "
       "that it awaits before long.");
@@ -410,7 +410,7 @@ void add_bench_collectives(CLI::App& bench) {
   command
       ->add_option("--transfers", o->transfers,
                    "What carries what is large between GPUs, as parallel.transfers: copy_engines (and kernels of ours, "
-                   "between rank threads; else as kernels), or kernels: NCCL's. On the CPU there is no choice")
+                   "between ranks of one host; else as kernels), or kernels: NCCL's. On the CPU there is no choice")
       ->check(CLI::IsMember({"copy_engines", "kernels"}))
       ->capture_default_str();
   const CLI::AsSizeValue size(false);  // KiB and K are 1024

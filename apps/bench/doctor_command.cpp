@@ -69,13 +69,19 @@ std::string lack_of_cudnn() {
   return reason.empty() && device::num_gpus() > 0 ? train::refused_attention(plan) : reason;
 }
 
-/// How GPUs of one process access the memory of each other.
-Finding finding_of_peers(const std::vector<device::Gpu>& gpus) {
+/// How GPUs of rank threads, and of ranks that are processes, access the memory of each other.
+void add_peers(std::vector<Finding>& all, const std::vector<device::Gpu>& gpus) {
   std::vector<report::PeersOfGpu> peers;
-  for (std::size_t i = 0; i < gpus.size(); ++i)
-    peers.push_back({gpus[i].reaches.size(), device::linked_gpus(static_cast<int>(i)).size()});
-  const report::PeersText text = report::peers_text(peers, comm::refusal_of_peers());
-  return {"peers", text.state, text.note};
+  auto exports = report::Exports::all;
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    const auto gpu = static_cast<int>(i);
+    peers.push_back({gpus[i].reaches.size(), device::linked_gpus(gpu).size()});
+    if (!device::exports_memory(gpu)) exports = report::Exports::not_all;
+  }
+  const report::PeersText threads = report::peers_text(peers, comm::refusal_of_peers());
+  all.push_back({"peers", threads.state, threads.note});
+  const report::PeersText processes = report::process_peers_text(peers, comm::refusal_of_peers(), exports);
+  all.push_back({"peers of processes", processes.state, processes.note});
 }
 
 /// The libraries for GPUs and for communication between them.
@@ -99,7 +105,7 @@ void add_gpus(std::vector<Finding>& all) {
                   list_of(device::linked_gpus(static_cast<int>(i))));
     all.push_back({str("GPU ", i), gpu.name, note});
   }
-  if (gpus.size() > 1) all.push_back(finding_of_peers(gpus));
+  if (gpus.size() > 1) add_peers(all, gpus);
   for (const auto& [name, version] : device::driver_versions()) all.push_back({name, version, ""});
   if (!architectures.empty()) all.push_back({"code for GPUs", architectures, "CUDA architectures of this build"});
   add_gemm_caches(all, gpus);

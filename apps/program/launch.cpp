@@ -141,7 +141,7 @@ void run_on_device(const JobShape& job, int gpu, std::span<const int> gpus, comm
   if (job.device == Device::cpu) return run_with_faults(host, body);
   device::use(job.device, gpu, gpus);
   if (host.size() == 1) return run_with_faults(host, body);
-  const std::unique_ptr<comm::World> world = comm::nccl_world(host, job.options);
+  const std::unique_ptr<comm::World> world = comm::nccl_world(host, job.options, job.transfers);
   run_with_faults(*world, body);
 }
 

@@ -25,7 +25,7 @@ enum class Messages : std::uint8_t {
 enum class CtaLimit : std::uint8_t { none, few };
 
 /// The transport of large messages and collectives between GPUs. `copy_engines`: our own transport (comm/peer), where
-/// ranks are threads of one process and their GPUs can access each other's memory. It uses copy engines, and
+/// ranks are threads, or processes of one host, whose GPUs can access each other's memory. It uses copy engines, and
 /// symmetric-memory kernels for most collectives if the members' memory is accessible (device::use, PeerGroup).
 /// Otherwise, and for all small calls: NCCL's kernels. The sums of the two differ by rounding. Memory of
 /// `copy_engines`: a mailbox of 32 to 64 MiB on every member's GPU (MailboxLayout).

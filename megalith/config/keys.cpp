@@ -485,7 +485,7 @@ std::vector<Key> make_keys() {
        {warns, kDiffers, has_several_gpus},
        not_differ,
        "the transport of large messages and collectives between GPUs. `copy_engines`: copy engines and our own kernels "
-       "between rank threads, elsewhere as `kernels`. `kernels`: NCCL's kernels"},
+       "between ranks of one host, elsewhere as `kernels`. `kernels`: NCCL's kernels"},
       {"parallel.sequence_parallel",
        at(
            [](auto& c) -> auto& { return c.parallel.sequence_parallel; },

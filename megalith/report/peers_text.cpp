@@ -17,4 +17,15 @@ PeersText peers_text(std::span<const PeersOfGpu> gpus, const std::string& refusa
           "over PCIe: copy engines carry what is large where waits can flush, else NCCL; no kernel reaches over"};
 }
 
+PeersText process_peers_text(std::span<const PeersOfGpu> gpus, const std::string& refusal, Exports exports) {
+  const std::size_t others = gpus.size() - 1;
+  const auto is_linked = [&](const PeersOfGpu& gpu) { return gpu.reached == others && gpu.linked == others; };
+  std::string why_not = refusal;
+  if (why_not.empty() && exports == Exports::not_all)
+    why_not = "a GPU or its driver cannot share memory between processes";
+  if (why_not.empty() && !std::ranges::all_of(gpus, is_linked)) why_not = "NVLink does not connect all GPUs";
+  if (!why_not.empty()) return {"no", why_not + ": NCCL carries what goes between GPUs of processes"};
+  return {"yes", "under mpirun and srun as between threads, if every process sees the GPUs of all"};
+}
+
 }  // namespace megalith::report

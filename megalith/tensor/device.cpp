@@ -1,5 +1,6 @@
 #include "megalith/tensor/device.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -148,6 +149,14 @@ std::vector<GpuId> gpu_ids() {
     return cuda::gpu_ids();
   else
     return {};
+}
+
+GpuId id_of_gpu(int number) { return gpu_ids().at(static_cast<std::size_t>(number)); }
+
+int number_of_gpu(const GpuId& id) {
+  const std::vector<GpuId> ids = gpu_ids();
+  const auto found = std::ranges::find(ids, id);
+  return found == ids.end() ? -1 : static_cast<int>(found - ids.begin());
 }
 
 std::vector<Gpu> gpus() {

@@ -87,6 +87,9 @@ int num_gpus();
 using GpuId = std::array<std::byte, 16>;
 /// The id of each of the num_gpus() GPUs, in their order.
 std::vector<GpuId> gpu_ids();
+/// The id of one of them, and the number that this process has for a GPU: -1 if it may not use it.
+GpuId id_of_gpu(int number);
+int number_of_gpu(const GpuId& id);
 /// What `doctor` prints about a GPU.
 struct Gpu {
   std::string name, capability;  ///< "NVIDIA H200", "9.0"

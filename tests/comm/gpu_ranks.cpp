@@ -45,6 +45,15 @@ void use_processes(World* host) { processes = host; }
 
 bool ranks_are_processes() { return processes != nullptr; }
 
+bool ranks_read_tensors() {
+  if (processes == nullptr) return true;
+  std::vector<int> ranks(static_cast<std::size_t>(processes->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  bool reads = false;
+  run_gpu_ranks(processes->size(), [&](World& world) { reads = world.group("reach", ranks).channel().reads_rows(); });
+  return reads;
+}
+
 bool is_here(int rank) { return processes == nullptr || processes->rank() == rank; }
 
 std::string lacking_gpus(int ranks) {

@@ -18,6 +18,8 @@ inline void run_gpu_ranks(int size, const std::function<void(World&)>& body) { r
 void use_processes(World* host);
 /// Then a test has what its own rank puts into its variables, and nothing of the others'.
 bool ranks_are_processes();
+/// Whether ranks read each other's tensors: threads, or processes that share memory of their GPUs. Collective.
+bool ranks_read_tensors();
 /// Whether a test's variables hold what this rank puts there.
 bool is_here(int rank);
 /// Why so many ranks cannot run here; empty where they can.

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   int failed = 0;
   comm::run_mpi_rank(
       [&](comm::World& host) {
+        host.share_memory();
         comm::use_processes(&host);
         failed = RUN_ALL_TESTS();
         comm::use_processes(nullptr);

@@ -124,13 +124,13 @@ std::unique_ptr<RunRecord> trained_from(const config::RunPlan& plan) {
 
 TEST_P(GpuMoeGrid, PeersHaveTheBitsOfAllToAll) {
   MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks);
-  if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+  if (!comm::ranks_read_tensors()) GTEST_SKIP() << "these processes share no memory of their GPUs";
   support::expect_peers_have_the_bits_of_all_to_all(GetParam(), trained_from);
 }
 
 TEST(GpuMoePeers, NeedGpusThatReachEachOthersTensors) {
   MEGALITH_NEEDS_GPU_RANKS(2);
-  if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+  if (comm::ranks_are_processes()) GTEST_SKIP() << "processes cannot communicate after a failure";
   config::RunPlan plan = plan_on(Device::cuda, {2, 1, 1, 2, 1}, support::kSentAndRead[0], "bf16");
   plan.model.moe.dispatcher = nn::ExpertDispatcher::peer;
   plan.transfers = comm::Transport::kernels;
@@ -139,7 +139,7 @@ TEST(GpuMoePeers, NeedGpusThatReachEachOthersTensors) {
     FAIL() << "nothing was thrown";
   } catch (const ConfigError& error) {
     EXPECT_NE(std::string(error.what())
-                  .find("has 2 ranks: must be at most 8 threads of one process, on GPUs that NVLink connects, with "
+                  .find("has 2 ranks: must be at most 8, all on one host, on GPUs that NVLink connects, with "
                         "parallel.transfers = copy_engines; use moe.dispatcher = auto or all_to_all"),
               std::string::npos)
         << error.what();
@@ -165,7 +165,7 @@ void expect_graphs_have_the_bits_of_eager_steps(const MoeGrid& grid) {
                                    }}};
   for (const MoeModel& model : kModels) {
     config::RunPlan plan = plan_on(Device::cuda, grid, model, "bf16");
-    if (plan.model.moe.dispatcher == nn::ExpertDispatcher::peer && comm::ranks_are_processes()) continue;
+    if (plan.model.moe.dispatcher == nn::ExpertDispatcher::peer && !comm::ranks_read_tensors()) continue;
     plan.train.steps = 12;
     const auto want = trained_from(plan);
     const auto expect_same = [&](const config::RunPlan& with_graphs) {

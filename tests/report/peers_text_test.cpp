@@ -28,6 +28,22 @@ TEST(PeersText, NamesWhatGpusReachEachOtherOver) {
             "no this build has no NCCL: NCCL carries what goes between GPUs");
 }
 
+TEST(PeersText, NamesWhatCarriesCallsBetweenProcesses) {
+  const auto of_processes = [](const std::vector<PeersOfGpu>& gpus, const std::string& refusal, Exports exports) {
+    const PeersText text = process_peers_text(gpus, refusal, exports);
+    return text.state + ' ' + text.note;
+  };
+  const std::vector<PeersOfGpu> linked = {{2, 2}, {2, 2}, {2, 2}};
+  const std::string nccl = ": NCCL carries what goes between GPUs of processes";
+  EXPECT_EQ(of_processes(linked, "", Exports::all),
+            "yes under mpirun and srun as between threads, if every process sees the GPUs of all");
+  EXPECT_EQ(of_processes(linked, "NCCL_P2P_DISABLE=1", Exports::all), "no NCCL_P2P_DISABLE=1" + nccl);
+  EXPECT_EQ(of_processes(linked, "", Exports::not_all),
+            "no a GPU or its driver cannot share memory between processes" + nccl);
+  EXPECT_EQ(of_processes({{2, 2}, {2, 1}, {2, 1}}, "", Exports::all), "no NVLink does not connect all GPUs" + nccl);
+  EXPECT_EQ(of_processes({{1, 1}, {1, 1}, {0, 0}}, "", Exports::all), "no NVLink does not connect all GPUs" + nccl);
+}
+
 // MEGALITH_GPU_PRETENCE = pcie: what `megalith doctor` reads of the links.
 TEST(PeersText, PretendedLinksArePcie) {
   const device::Pretence before = device::pretended();

@@ -23,8 +23,8 @@ class GrowingMemory {
   std::vector<Buffer> taken_;  // the last is in use
 };
 
-/// The row collectives of a group of GPUs by messages of NCCL, for members that are processes, or whose GPUs do not
-/// reach each other's memory (otherwise PeerGroup reads rows where they lie). The steps of a call:
+/// The row collectives of a group of GPUs by messages of NCCL, for members that do not reach each other's tensors
+/// (otherwise PeerGroup reads rows where they lie). The steps of a call:
 ///  1. The host waits for the lists, and checks them.
 ///  2. Members exchange how many rows each asks of each other. The host waits for these counts.
 ///  3. Members send each other the numbers of the rows that they ask for.

@@ -3,24 +3,31 @@
 #include <exception>
 #include <utility>
 
+#include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/nccl/check.h"
 #include "megalith/comm/nccl/nccl_channel.h"
+#include "megalith/comm/nccl/process_memory.h"
 #include "megalith/comm/nccl/watchdog.h"
+#include "megalith/tensor/cuda/shared_memory.h"
 
 namespace megalith::comm {
 namespace {
 
 class NcclWorld final : public World {
  public:
-  NcclWorld(World& host, const WorldOptions& options)
+  NcclWorld(World& host, const WorldOptions& options, Transport transfers)
       : host_(host), errors_at_start_(std::uncaught_exceptions()), watchdog_(host, options.timeout_s) {
     use_positions(host.positions());
     adopt_world(host.all());
+    if (transfers == Transport::copy_engines) share_memory_of_processes(options.timeout_s);
   }
   ~NcclWorld() override {
     if (std::uncaught_exceptions() > errors_at_start_) watchdog_.give_up();
     watchdog_.close();
+    if (memory_ == nullptr) return;
+    cuda::publish_memory_by(nullptr);
+    memory_->close();
   }
 
   int rank() const override { return host_.rank(); }
@@ -52,6 +59,16 @@ class NcclWorld final : public World {
   }
 
  private:
+  void share_memory_of_processes(double timeout_s) {
+    ProcessMemory shared = share_process_memory(host_, timeout_s);
+    memory_ = std::move(shared.memory);
+    if (memory_ != nullptr) cuda::publish_memory_by(memory_);
+    if (shared.why_not.empty()) return;
+    for (int rank = 0; rank < host_.rank(); ++rank) {
+      if (host_.shares_memory_with(rank)) return;  // it prints this
+    }
+    log::warning(str("NCCL carries all calls between the GPUs of this host's processes: ", shared.why_not));
+  }
   void give_up() noexcept override { watchdog_.give_up(); }
   void add(Stream replays) override { watchdog_.add(replays); }
   void remove(Stream replays) noexcept override { watchdog_.remove(replays); }
@@ -62,6 +79,7 @@ class NcclWorld final : public World {
   int errors_at_start_;
   Index device_bytes_ = 0;
   Watchdog watchdog_;
+  std::shared_ptr<PeerMemory> memory_;  // null: this process shares none with others
 };
 
 }  // namespace
@@ -80,9 +98,9 @@ std::string nccl_version() {
   return str("NCCL ", version / 10000, '.', version / 100 % 100, '.', version % 100);
 }
 
-std::unique_ptr<World> nccl_world(World& host, const WorldOptions& options) {
+std::unique_ptr<World> nccl_world(World& host, const WorldOptions& options, Transport transfers) {
   require_device(Device::cuda);
-  return std::make_unique<NcclWorld>(host, options);
+  return std::make_unique<NcclWorld>(host, options, transfers);
 }
 
 }  // namespace megalith::comm

@@ -25,7 +25,12 @@ std::string nccl_version();
 /// replayed CUDA graph is noticed by the host's wait for it (HostWait). The HangError then names groups, not the call.
 /// Graphs with calls must be destroyed before the World. In call_log() a call is done when its wait has been submitted.
 ///
+/// With `copy_engines` processes of one host share memory of their GPUs from here until the World ends, so that their
+/// groups have the transports of rank threads (PeerGroup): what the calling thread takes by device::allocate(). If they
+/// cannot (share_process_memory), the lowest rank of the host prints why. Collective.
+///
 /// Throws BackendError if NCCL was not built in or there is no GPU.
-std::unique_ptr<World> nccl_world(World& host, const WorldOptions& options = {});
+std::unique_ptr<World> nccl_world(World& host, const WorldOptions& options = {},
+                                  Transport transfers = Transport::copy_engines);
 
 }  // namespace megalith::comm

@@ -17,6 +17,6 @@ bool has_nccl() { return false; }
 void require_nccl() { throw_no_nccl(); }
 int nccl_version_number() { return 0; }
 std::string nccl_version() { return {}; }
-std::unique_ptr<World> nccl_world(World&, const WorldOptions&) { throw_no_nccl(); }
+std::unique_ptr<World> nccl_world(World&, const WorldOptions&, Transport) { throw_no_nccl(); }
 
 }  // namespace megalith::comm

@@ -28,25 +28,10 @@ std::uint64_t process_mark() {
 
 /// What a member sends to the others about itself.
 struct Member {
-  std::uint64_t process = 0;
-  int gpu = 0;
+  std::uint64_t space = 0;  ///< among members with the same number an address means the same
+  device::GpuId gpu{};
   const std::shared_ptr<const PeerMailbox>* mailbox = nullptr;  ///< the address, in its process, where it will be
 };
-
-bool has_nvlink(int own, int other) {
-  if (device::pretended().links_are_pcie) return false;
-  if (own == other) return true;
-  int has_atomics = 0;
-  cuda::check(cudaDeviceGetP2PAttribute(&has_atomics, cudaDevP2PAttrNativeAtomicSupported, own, other));
-  return has_atomics != 0;
-}
-
-bool reaches(int own, int other) {
-  if (own == other) return true;
-  int can = 0;
-  cuda::check(cudaDeviceCanAccessPeer(&can, own, other));
-  return can != 0;
-}
 
 /// Memory of this GPU that the GPUs of the group can access.
 std::shared_ptr<std::byte> take_memory(Index bytes, std::span<const int> gpus) {
@@ -57,6 +42,21 @@ std::shared_ptr<std::byte> take_memory(Index bytes, std::span<const int> gpus) {
 }
 
 }  // namespace
+
+bool has_nvlink(int own, int other) {
+  if (device::pretended().links_are_pcie) return false;
+  if (own == other) return true;
+  int has_atomics = 0;
+  cuda::check(cudaDeviceGetP2PAttribute(&has_atomics, cudaDevP2PAttrNativeAtomicSupported, own, other));
+  return has_atomics != 0;
+}
+
+bool is_reached(int own, int other) {
+  if (own == other) return true;
+  int can = 0;
+  cuda::check(cudaDeviceCanAccessPeer(&can, own, other));
+  return can != 0;
+}
 
 static_assert((MailboxLayout::kPhases + 2 * MailboxLayout::kLanes * MailboxLayout::kSlots) * kMaxSummed *
                       Index{sizeof(std::uint32_t)} <=
@@ -76,6 +76,13 @@ PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::span<cons
   cuda::check(cudaStreamSynchronize(nullptr));
 }
 
+PeerMailbox::PeerMailbox(const MailboxLayout& layout, int member, std::byte* memory)
+    : layout_(layout),
+      member_(member),
+      memory_(memory, [](std::byte*) {}),
+      words_(reinterpret_cast<std::uint32_t*>(memory)),
+      data_(memory + MailboxLayout::kWordBytes) {}
+
 std::byte* PeerMailbox::slot(int from, int lane, int slot) const {
   const int sender = from == (member_ + 1) % layout_.members ? 0 : 1;  // the next member on the ring, or the previous
                                                                        // one
@@ -92,16 +99,19 @@ std::uint32_t* PeerMailbox::slot_word(int kind, int peer, int lane, int slot) co
 Mailboxes open_mailboxes(const Group& host, const GroupUse& use) {
   int gpu = 0;
   cuda::check(cudaGetDevice(&gpu));
+  const std::shared_ptr<MemoryPublisher> publisher = cuda::memory_publisher();
+  const std::uint64_t space = publisher != nullptr ? publisher->space() : process_mark();
   std::shared_ptr<const PeerMailbox> own;
-  const std::vector<Member> all = gather_values(host, Member{process_mark(), gpu, &own});
-  const auto in_reach = [&](const Member& member) {
-    return member.process == process_mark() && reaches(gpu, member.gpu);
-  };
+  const std::vector<Member> all = gather_values(host, Member{space, device::id_of_gpu(gpu), &own});
+  std::vector<int> numbers;  // of the members' GPUs in this process
+  for (const Member& member : all) numbers.push_back(device::number_of_gpu(member.gpu));
   const bool can = host.size() <= kMaxSummed && can_use_stream_words() && cuda::can_share_memory() &&
-                   refusal_of_peers().empty() && std::ranges::all_of(all, in_reach);
+                   refusal_of_peers().empty() &&
+                   std::ranges::all_of(all, [&](const Member& member) { return member.space == space; }) &&
+                   std::ranges::all_of(numbers, [&](int number) { return number >= 0 && is_reached(gpu, number); });
   enum Way : std::uint64_t { none, over_pcie, over_nvlink };
   Way mine = none;
-  if (can && std::ranges::all_of(all, [&](const Member& member) { return has_nvlink(gpu, member.gpu); }))
+  if (can && std::ranges::all_of(numbers, [&](int number) { return has_nvlink(gpu, number); }))
     mine = over_nvlink;
   else if (can && can_flush())
     mine = over_pcie;
@@ -109,13 +119,24 @@ Mailboxes open_mailboxes(const Group& host, const GroupUse& use) {
   if (least == none) return {};
 
   std::vector<int> gpus;
-  for (const Member& member : all) {
-    if (std::ranges::count(gpus, member.gpu) == 0) gpus.push_back(member.gpu);
+  for (const int number : publisher != nullptr ? std::vector<int>{gpu} : numbers) {
+    if (std::ranges::count(gpus, number) == 0) gpus.push_back(number);
   }
-  own = std::make_shared<PeerMailbox>(MailboxLayout{host.size(), use.messages}, host.rank(), gpus);
+  const MailboxLayout layout{host.size(), use.messages};
+  own = std::make_shared<PeerMailbox>(layout, host.rank(), gpus);
+  Mailboxes mailboxes{least == over_nvlink ? Links::nvlink : Links::pcie, {}};
+  if (publisher != nullptr) {
+    publisher->keep(own);
+    const std::vector<std::byte*> memories = gather_values(host, own->memory());
+    for (int member = 0; member < host.size(); ++member) {
+      std::byte* const memory = memories[static_cast<std::size_t>(member)];
+      mailboxes.of_members.push_back(member == host.rank() ? own
+                                                           : std::make_shared<PeerMailbox>(layout, member, memory));
+    }
+    return mailboxes;
+  }
   Exec ex;
   barrier(ex, host);  // all have made theirs
-  Mailboxes mailboxes{least == over_nvlink ? Links::nvlink : Links::pcie, {}};
   for (const Member& member : all) mailboxes.of_members.push_back(*member.mailbox);
   barrier(ex, host);  // all have copied: `own` may be freed
   return mailboxes;

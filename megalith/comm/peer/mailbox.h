@@ -36,8 +36,11 @@ struct MailboxLayout {
 /// writes of and waits for single words in the order of a stream (StreamSignals).
 class PeerMailbox {
  public:
-  /// On the GPU of the calling thread. `gpus`: those of all members.
+  /// On the GPU of the calling thread. `gpus`: those of all members that are threads of this process.
   PeerMailbox(const MailboxLayout& layout, int member, std::span<const int> gpus);
+  /// That of a member in another process, whose memory is at the same address here.
+  PeerMailbox(const MailboxLayout& layout, int member, std::byte* memory);
+  std::byte* memory() const { return memory_.get(); }
 
   // Collectives.
   /// Where member `from` writes its part for this member.
@@ -68,6 +71,10 @@ class PeerMailbox {
   std::byte* data_;
 };
 
+/// Whether a GPU of this process can access the memory of another one, and whether it does so over NVLink.
+bool is_reached(int own, int other);
+bool has_nvlink(int own, int other);
+
 /// The link between the GPUs of a group.
 enum class Links : std::uint8_t {
   nvlink,  ///< or equivalent: carries atomics, and a word arrives after the data that was written before it
@@ -77,10 +84,11 @@ struct Mailboxes {
   Links links = Links::nvlink;
   std::vector<std::shared_ptr<const PeerMailbox>> of_members;
 };
-/// The mailboxes of all members, in member order. They exist only if all members are threads of this process, there are
-/// at most kMaxSummed members, and their GPUs can access each other's memory. Over PCIe the GPUs must also be able to
-/// flush and to wait for words, and NCCL's variables must allow it (refusal_of_peers). Otherwise there is none, for all
-/// members. A mailbox lives until the last member releases it, because submitted work of one member may still access
+/// The mailboxes of all members, in member order. They exist only if addresses mean the same to all members, which are
+/// threads of one process or share memory (cuda::memory_publisher), there are at most kMaxSummed members, and their
+/// GPUs can access each other's memory. Over PCIe the GPUs must also be able to flush and to wait for words, and NCCL's
+/// variables must allow it (refusal_of_peers). Otherwise there is none, for all members. A mailbox lives until the last
+/// member releases it, between processes until the sharing ends, because submitted work of one member may still access
 /// all of them. Collective over `host`.
 Mailboxes open_mailboxes(const Group& host, const GroupUse& use);
 

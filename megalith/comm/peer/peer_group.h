@@ -17,7 +17,8 @@ namespace megalith::comm {
 ///    wait for each other at a device barrier (DeviceBarrier) and access each other's tensors. This is faster when
 ///    little compute overlaps: a copy engine needs 10 us and more to start, and all data passes the mailboxes twice. It
 ///    requires that the thread of every member named all members' GPUs to device::use() before it took the memory
-///    (device::allocate). Otherwise, and over PCIe, copy engines carry all calls.
+///    (device::allocate), or that the processes of members share memory (PeerMemory). Otherwise, and over PCIe, copy
+///    engines carry all calls.
 /// Row collectives are always symmetric-memory kernels, of at most kMaxRowCtas CTAs. Figures:
 /// docs/measurements/communication.md.
 ///
@@ -33,8 +34,8 @@ namespace megalith::comm {
 /// this. A message is copied twice: into a slot of the receiver, and out of it by the receiver.
 class PeerGroup {
  public:
-  /// Null if the members are not threads of one process whose GPUs can access each other's memory, or if there are too
-  /// many members. Collective over `host`.
+  /// Null if the members are neither threads of one process nor processes that share memory, if their GPUs cannot
+  /// access each other's memory, or if there are too many members. Collective over `host`.
   static std::unique_ptr<PeerGroup> connect(const Group& host, const GroupUse& use);
   PeerGroup(const PeerGroup&) = delete;
   PeerGroup& operator=(const PeerGroup&) = delete;

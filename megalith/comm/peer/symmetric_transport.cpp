@@ -6,6 +6,7 @@
 #include "megalith/comm/peer/row_kernels.h"
 #include "megalith/tensor/cuda/check.h"
 #include "megalith/tensor/cuda/gpu_attribute.h"
+#include "megalith/tensor/cuda/shared_memory.h"
 
 namespace megalith::comm {
 namespace {
@@ -24,11 +25,15 @@ int SymmetricTransport::max_ctas(const Group& host) {
   int gpu = 0;
   cuda::check(cudaGetDevice(&gpu));
   const int multiprocessors = cuda::gpu_attribute(cudaDevAttrMultiProcessorCount);
-  const std::vector<int> gpus = gather_values(host, gpu);
-  const auto may_touch = [](int other) { return std::ranges::count(device::sharers(), other) > 0; };
+  const std::vector<device::GpuId> gpus = gather_values(host, device::id_of_gpu(gpu));
+  const auto may_touch = [](const device::GpuId& other) {
+    return cuda::memory_publisher() != nullptr ||
+           std::ranges::count(device::sharers(), device::number_of_gpu(other)) > 0;
+  };
   const std::vector<std::uint64_t> agreed = gather_values(host, std::uint64_t{std::ranges::all_of(gpus, may_touch)});
   if (std::ranges::count(agreed, std::uint64_t{0}) > 0) return 0;
-  return std::max(1, multiprocessors / (4 * static_cast<int>(std::ranges::count(gpus, gpu))));
+  const device::GpuId& own = gpus[static_cast<std::size_t>(host.rank())];
+  return std::max(1, multiprocessors / (4 * static_cast<int>(std::ranges::count(gpus, own))));
 }
 
 DeviceBarrier SymmetricTransport::barrier_of(void* memory) const {

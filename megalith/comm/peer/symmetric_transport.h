@@ -12,8 +12,8 @@ namespace megalith::comm {
 class SymmetricTransport {
  public:
   /// The maximal number of CTAs of a member's kernel. With it the kernels of all members fit on their GPUs at the same
-  /// time, even if members share one. 0 if the GPU of some member may not access memory that another member's thread
-  /// takes: then there is no such transport. Collective over `host`.
+  /// time, even if members share one. 0 if the GPU of some member may not access memory that another member takes: then
+  /// there is no such transport. Of members with mailboxes. Collective over `host`.
   static int max_ctas(const Group& host);
 
   /// `mailboxes` must outlive this. `max_ctas`: max_ctas(host), or less.

@@ -32,9 +32,8 @@ bool uses_peers(const MoeConfig& moe, const comm::Channel& channel) {
     const bool on_cpu = channel.device() == Device::cpu;
     throw ConfigError(
         str("moe.dispatcher = peer: group ", channel.name(), " has ", channel.size(), " ranks: must be at most ",
-            kMaxPeers,
-            on_cpu ? ", all on one host, which share memory"
-                   : " threads of one process, on GPUs that NVLink connects, with parallel.transfers = copy_engines",
+            kMaxPeers, ", all on one host",
+            on_cpu ? ", which share memory" : ", on GPUs that NVLink connects, with parallel.transfers = copy_engines",
             "; use moe.dispatcher = auto or all_to_all; graphs.mode = iteration needs peer, or "
             "moe.capacity = pad"));
   }

@@ -193,7 +193,7 @@ std::shared_ptr<std::byte> take_reachable_memory(Index bytes) {
 std::shared_ptr<std::byte> allocate(Index bytes) {
   if (bytes == 0) return nullptr;
   // Small pieces, too: ranks read rows of experts wherever they lie, as in messages of a pipeline.
-  const bool is_reachable = sharers_of_thread.size() > 1;
+  const bool is_reachable = sharers_of_thread.size() > 1 || memory_publisher() != nullptr;
   std::shared_ptr<std::byte> memory = is_reachable ? take_reachable_memory(bytes) : take_private_memory(bytes);
   if (memory != nullptr) return memory;
   const MemoryState state = memory_state();

@@ -4,6 +4,7 @@
 
 #include "megalith/base/str.h"
 #include "megalith/tensor/cuda/check.h"
+#include "megalith/tensor/cuda/driver.h"
 #include "megalith/tensor/device.h"
 #include "megalith/tensor/gpu_pretence.h"
 
@@ -19,6 +20,16 @@ std::vector<int> linked_gpus(int gpu) {
     if (has_atomics != 0) linked.push_back(other);
   }
   return linked;
+}
+
+bool exports_memory(int gpu) {
+  int can = 0;
+  CUdevice device = 0;
+  const auto device_of = MEGALITH_DRIVER(cuDeviceGet);
+  const auto attribute_of = MEGALITH_DRIVER(cuDeviceGetAttribute);
+  return device_of != nullptr && attribute_of != nullptr && device_of(&device, gpu) == CUDA_SUCCESS &&
+         attribute_of(&can, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) == CUDA_SUCCESS &&
+         can != 0;
 }
 
 std::vector<std::pair<std::string, std::string>> driver_versions() {
