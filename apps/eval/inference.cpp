@@ -31,10 +31,10 @@ namespace megalith::apps {
 namespace {
 
 /// The keys of a recipe that concern inference. The first five are those of GridKeys::even_stages.
-constexpr std::array<std::string_view, 12> kKeys = {
-    "parallel.tp",        "parallel.pp",        "parallel.ranks",        "parallel.ep",
-    "parallel.etp",       "parallel.chunks",    "parallel.group_size",   "parallel.order",
-    "parallel.transfers", "parallel.timeout_s", "parallel.stage_layers", "device.threads"};
+constexpr std::array<std::string_view, 13> kKeys = {
+    "parallel.tp",        "parallel.pp",           "parallel.ranks", "parallel.ep",        "parallel.etp",
+    "parallel.chunks",    "parallel.group_size",   "parallel.order", "parallel.transfers", "parallel.share_gpu_memory",
+    "parallel.timeout_s", "parallel.stage_layers", "device.threads"};
 
 config::RunConfig parse_settings(const InferenceOptions& options) {
   const std::span<const std::string_view> keys =

@@ -26,10 +26,11 @@ void run_plan(const PlanOptions& options) {
   mallopt(M_MMAP_THRESHOLD, kMaxMmapThreshold);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   config::RunPlan plan = plan_of(options.recipe);
-  // The ranks of a launcher are processes, which read each other's rows on one host only.
+  // The ranks of a launcher are processes, which read each other's rows on one host only, and where they share memory.
   nn::ExpertDispatcher& dispatcher = plan.model.moe.dispatcher;
   const Launcher launcher = detect_launcher();
-  const bool reads_rows = launcher.processes == 0 || launcher.is_on_one_host;
+  const bool shares = plan.device == Device::cpu || plan.share_gpu_memory;
+  const bool reads_rows = launcher.processes == 0 || (launcher.is_on_one_host && shares);
   if (!reads_rows && dispatcher == nn::ExpertDispatcher::automatic) dispatcher = nn::ExpertDispatcher::all_to_all;
   const PlannedRanks planned = plan_ranks(plan);
   for (const std::string& warning : plan.warnings()) log::warning(warning);

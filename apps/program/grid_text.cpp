@@ -78,6 +78,7 @@ config::RunConfig on_grid(config::RunConfig recipe, std::string_view option, std
   recipe.parallel = grid.parallel;
   recipe.parallel.timeout_s = given.timeout_s;
   recipe.parallel.transfers = given.transfers;
+  recipe.parallel.share_gpu_memory = given.share_gpu_memory;
   recipe.parallel.tp_overlap = given.tp_overlap;
   if (grid.optimizer.distributed) recipe.optimizer.distributed = grid.optimizer.distributed;
   if (dp) recipe.parallel.ranks = *dp * grid.parallel.tp.value_or(1) * grid.parallel.pp.value_or(1);

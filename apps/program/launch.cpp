@@ -84,6 +84,7 @@ JobShape shape_of(const config::RunPlan& plan) {
   return {.ranks = plan.grid.world_size,
           .device = plan.device,
           .transfers = plan.transfers,
+          .share_gpu_memory = plan.share_gpu_memory,
           .behind_graphs = train::calls_behind_graphs(plan),
           .options = {plan.timeout_s},
           .facts = train::facts_of(plan),
@@ -141,7 +142,8 @@ void run_on_device(const JobShape& job, int gpu, std::span<const int> gpus, comm
   if (job.device == Device::cpu) return run_with_faults(host, body);
   device::use(job.device, gpu, gpus);
   if (host.size() == 1) return run_with_faults(host, body);
-  const std::unique_ptr<comm::World> world = comm::nccl_world(host, job.options, job.transfers);
+  const std::unique_ptr<comm::World> world =
+      comm::nccl_world(host, job.options, job.share_gpu_memory ? job.transfers : comm::Transport::kernels);
   run_with_faults(*world, body);
 }
 

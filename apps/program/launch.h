@@ -38,6 +38,7 @@ struct JobShape {
   int ranks = 1;
   Device device = Device::cpu;
   comm::Transport transfers = comm::Transport::copy_engines;  ///< kernels: GPUs do not share memory
+  bool share_gpu_memory = false;                              ///< of processes, with copy_engines
   comm::CallsBehindGraphs behind_graphs = comm::CallsBehindGraphs::may_come;
   comm::WorldOptions options{};
   train::Facts facts{};  ///< settings that must be equal in all processes

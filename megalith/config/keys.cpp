@@ -486,6 +486,17 @@ std::vector<Key> make_keys() {
        not_differ,
        "the transport of large messages and collectives between GPUs. `copy_engines`: copy engines and our own kernels "
        "between ranks of one host, elsewhere as `kernels`. `kernels`: NCCL's kernels"},
+      {"parallel.share_gpu_memory",
+       at(
+           [](auto& c) -> auto& { return c.parallel.share_gpu_memory; },
+           [](auto& c) -> auto& { return c.share_gpu_memory; }),
+       literal("false"),
+       any(),
+       {warns, kDiffers, has_several_gpus},
+       not_differ,
+       "under `mpirun` and `srun`, with `copy_engines`: processes of one host share the memory of their GPUs, and so "
+       "have the transports of rank threads ([several-nodes.md](several-nodes.md#gpus-of-one-host)). It has not run on "
+       "a GPU yet. Without it NCCL carries what goes between processes"},
       {"parallel.sequence_parallel",
        at(
            [](auto& c) -> auto& { return c.parallel.sequence_parallel; },

@@ -51,7 +51,7 @@ struct RunConfig {
     std::optional<Index> ranks, tp, cp, pp, ep, etp, chunks, group_size;
     std::optional<std::vector<Index>> stage_layers;
     std::optional<std::string> order, tp_overlap, transfers;
-    std::optional<bool> sequence_parallel;
+    std::optional<bool> sequence_parallel, share_gpu_memory;
     std::optional<double> timeout_s;
   } parallel;
   struct Train {
