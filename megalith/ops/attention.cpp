@@ -165,7 +165,9 @@ bool is_for_attention_library(const AttentionShape& shape, const AttentionBuild&
 
 AttentionWay attention_way(AttentionPass pass, const AttentionShape& shape, Determinism determinism) {
   const auto way_of = [](const cuda::AttentionChoice& choice) {
-    return AttentionWay{choice.kernels == cuda::AttentionKernels::library, choice.scratch_bytes, "megalith", ""};
+    const bool is_for_hopper = choice.kernels == cuda::AttentionKernels::hopper;
+    return AttentionWay{choice.kernels == cuda::AttentionKernels::library, choice.scratch_bytes,
+                        is_for_hopper ? "megalith for Hopper" : "megalith", ""};
   };
   if constexpr (build::has_cuda) {
     if (device::num_gpus() > 0) {

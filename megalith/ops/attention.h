@@ -105,7 +105,8 @@ enum class AttentionPass : std::uint8_t { forward, backward };
 struct AttentionWay {
   bool by_library = false;
   Index scratch_bytes = 0;
-  std::string kernel;   ///< the library's name for it, with the library's version; "megalith" for our own
+  /// The library's name for it, with the library's version; ours are "megalith" and "megalith for Hopper".
+  std::string kernel;
   std::string refusal;  ///< why the library, where it was tried, does not run it
 };
 /// The way on the GPU that the calling thread uses. The library is queried once per process and shape. Without a GPU,

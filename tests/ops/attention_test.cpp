@@ -276,14 +276,15 @@ TEST(AttentionLibrary, AGuessIsAsLargeAsWhatItIsPlannedFor) {
   const AttentionWay way = attention_way(AttentionPass::backward, shape, Determinism::required),
                      any_order = attention_way(AttentionPass::backward, shape, Determinism::not_required);
   EXPECT_EQ(way.by_library, by_library);
-  EXPECT_EQ(way.kernel, by_library ? "cuDNN" : "megalith");
+  EXPECT_EQ(way.kernel, by_library ? "cuDNN" : "megalith for Hopper");
   EXPECT_EQ(way.scratch_bytes - any_order.scratch_bytes, deterministic_attention_bytes(shape));
   AttentionShape own = shape;
   own.dropout = 0.1;
   EXPECT_EQ(attention_way(AttentionPass::backward, own, Determinism::required).scratch_bytes, 2 * 3 * 256 * 2 * 4)
       << "our kernels for Hopper";
-  EXPECT_EQ(attention_way(AttentionPass::forward, own, Determinism::required).kernel, "megalith");
+  EXPECT_EQ(attention_way(AttentionPass::forward, own, Determinism::required).kernel, "megalith for Hopper");
   own.head_dim = 80;
+  EXPECT_EQ(attention_way(AttentionPass::forward, own, Determinism::required).kernel, "megalith");
   EXPECT_EQ(attention_way(AttentionPass::backward, own, Determinism::required).scratch_bytes, 2 * 3 * 200 * 4)
       << "our kernels for any GPU";
 }
