@@ -182,7 +182,7 @@ class SharedGpuEchoDelays : public ::testing::TestWithParam<MoeGrid> {
  protected:
   void SetUp() override {
     MEGALITH_NEEDS_GPUS(1);
-    if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+    if (comm::ranks_are_processes()) GTEST_SKIP() << "these tests keep one record of all rank threads";
   }
 };
 INSTANTIATE_TEST_SUITE_P(RanksThatShareGpus, SharedGpuEchoDelays, ::testing::ValuesIn(kDelayedGrids),
@@ -196,7 +196,7 @@ class GpuEchoDelays : public ::testing::TestWithParam<MoeGrid> {
  protected:
   void SetUp() override {
     MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks);
-    if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+    if (comm::ranks_are_processes()) GTEST_SKIP() << "these tests keep one record of all rank threads";
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, GpuEchoDelays, ::testing::ValuesIn(kDelayedGrids),

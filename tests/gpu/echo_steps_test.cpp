@@ -140,7 +140,7 @@ class SharedGpuEcho : public ::testing::TestWithParam<MoeGrid> {
  protected:
   void SetUp() override {
     MEGALITH_NEEDS_GPUS(1);
-    if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+    if (comm::ranks_are_processes()) GTEST_SKIP() << "these tests keep one record of all rank threads";
   }
 };
 INSTANTIATE_TEST_SUITE_P(RanksThatShareGpus, SharedGpuEcho, ::testing::ValuesIn(kEchoGrids),
@@ -178,7 +178,7 @@ class MisreadingOnGpu final : public comm::ForwardingChannel {
 /// All ranks learn of it when the step ends, and no parameter has changed.
 TEST(SharedGpuEchoPlans, RanksWithAnotherPlanAreNamed) {
   MEGALITH_NEEDS_GPUS(1);
-  if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+  if (comm::ranks_are_processes()) GTEST_SKIP() << "these tests keep one record of all rank threads";
   for (const Index every : {1, 2}) {
     nn::EchoConfig echo = kClones;
     echo.check_plan = every;
@@ -217,7 +217,7 @@ class GpuEchoGrid : public ::testing::TestWithParam<MoeGrid> {
  protected:
   void SetUp() override {
     MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks);
-    if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+    if (comm::ranks_are_processes()) GTEST_SKIP() << "these tests keep one record of all rank threads";
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, GpuEchoGrid, ::testing::ValuesIn(kEchoGrids),

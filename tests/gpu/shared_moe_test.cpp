@@ -13,7 +13,7 @@ class SharedGpuMoe : public ::testing::TestWithParam<MoeGrid> {
  protected:
   void SetUp() override {
     MEGALITH_NEEDS_GPUS(1);
-    if (comm::ranks_are_processes()) GTEST_SKIP() << "ranks read rows of each other as threads";
+    if (comm::ranks_are_processes()) GTEST_SKIP() << "these tests keep one record of all rank threads";
   }
 };
 INSTANTIATE_TEST_SUITE_P(RanksThatShareGpus, SharedGpuMoe,
