@@ -120,8 +120,10 @@ __device__ __forceinline__ void begin_step(Shared<kDim>& shared, int step, int n
   __syncwarp();
   hopper::wait(shared.full[step % kStages], static_cast<unsigned>(step / kStages) & 1u);
 }
+/// All lanes have seen that the tiles have arrived: otherwise a late one would wait for a phase that is over.
 template <int kDim>
 __device__ __forceinline__ void release(Shared<kDim>& shared, int step, int lane) {
+  __syncwarp();
   if (lane == 0) hopper::arrive(shared.empty[step % kStages]);
 }
 

@@ -121,6 +121,7 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     hopper::wait(shared.full[tile % kStages], static_cast<unsigned>(tile / kStages) & 1u);
   };
   const auto release = [&](int tile) {
+    __syncwarp();  // all lanes have seen that the tile has arrived: a late one would wait for a phase that is over
     if (lane == 0) hopper::arrive(shared.empty[tile % kStages]);
   };
 
