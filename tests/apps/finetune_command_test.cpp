@@ -151,7 +151,8 @@ TEST_F(FinetuneCommand, TheEnsembleIsAtLeastTheMedian) {
   write_all(dir_ / "dev.tsv", pairs(63));
   pretrain();
   const Finished run = run_shell("megalith finetune " + out("mnli.toml") + " --out " + out("learnt") +
-                                 " --seeds 5 --ensemble --lr 2e-2 --set task.epochs=20 --set train.micro_batch=8");
+                                 " --seeds 5 --ensemble --lr 2e-2 --set task.epochs=20 --set train.micro_batch=8 "
+                                 "--set train.seed=100");
   ASSERT_EQ(run.code, 0) << run.err;
   const json report = json::parse(report_of("learnt"));
   std::vector<double> scores;

@@ -42,7 +42,7 @@ class TrainTasks : public support::Program {
   std::string task_train(const std::string& name, const std::string& more) const {
     return train(
         name,
-        "--set model.seq_len=64 --set train.precision=fp64 --set optimizer.lr=0.03 --set checkpoint.interval=4 "
+        "--set model.seq_len=64 --set train.precision=fp64 --set optimizer.lr=0.08 --set checkpoint.interval=4 "
         "--set eval.tasks='[\"choice:" +
             out("questions.jsonl") + "\", \"piqa:" + kPiqa + "\", \"" + with_shots(2) + "\"]' " + more);
   }

