@@ -288,6 +288,46 @@ __device__ void hold(float (&sums)[kBlocks][kSums]) {
       "+f"(sums[i + 6]), "+f"(sums[i + 7])
 #define MEGALITH_32_SUMS(i) MEGALITH_SUMS(i), MEGALITH_SUMS(i + 8), MEGALITH_SUMS(i + 16), MEGALITH_SUMS(i + 24)
 #define MEGALITH_64_SUMS(i) MEGALITH_32_SUMS(i), MEGALITH_32_SUMS(i + 32)
+#define MEGALITH_96_SUMS(i) MEGALITH_64_SUMS(i), MEGALITH_32_SUMS(i + 64)
+#define MEGALITH_128_SUMS(i) MEGALITH_64_SUMS(i), MEGALITH_64_SUMS(i + 64)
+/// The names of the first 32, 64, 96, 128 operands.
+#define MEGALITH_32_NAMES                                                  \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MEGALITH_64_NAMES                                                              \
+  MEGALITH_32_NAMES                                                                    \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MEGALITH_96_NAMES                                                              \
+  MEGALITH_64_NAMES                                                                    \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define MEGALITH_128_NAMES                                                                         \
+  MEGALITH_96_NAMES                                                                                \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+/// One product: its shape and the types of its operands, how many sums a lane has, the names of the operands, of what
+/// tells whether it adds, what follows it; then its inputs.
+// clang-format off
+#define MEGALITH_MULTIPLY(shape, types, count, operands, adds, rest, ...)                                          \
+  asm volatile(                                                                                                    \
+      "{\n"                                                                                                        \
+      ".reg .pred adds;\n"                                                                                         \
+      "setp.ne.b32 adds, " adds ", 0;\n"                                                                           \
+      "wgmma.mma_async.sync.aligned." shape ".f32." types                                                          \
+      " {" MEGALITH_##count##_NAMES "}, " operands ", adds, 1, 1" rest ";\n"                                       \
+      "}"                                                                                                          \
+      : MEGALITH_##count##_SUMS(0)                                                                                 \
+      : __VA_ARGS__)
+// clang-format on
+/// The same of T = __nv_bfloat16 or __half.
+#define MEGALITH_MULTIPLY_16_BITS(shape, ...)           \
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {     \
+    MEGALITH_MULTIPLY(shape, "bf16.bf16", __VA_ARGS__); \
+  } else {                                              \
+    static_assert(std::is_same_v<T, __half>);           \
+    MEGALITH_MULTIPLY(shape, "f16.f16", __VA_ARGS__);   \
+  }
 
 /// sums = a b for add = 0, else sums += a b: a [64, 16] (Major::sum), b [16, 128], by their descriptors; T =
 /// __nv_bfloat16 or __half. Asynchronous. Warp w of the group has rows 16 w to 16 w + 15 of the sums [64, 128]. Its
@@ -296,54 +336,14 @@ __device__ void hold(float (&sums)[kBlocks][kSums]) {
 ///   sums[4 t + 2..3]: row l / 4 + 8, the same columns.
 template <class T, Major kMajorOfB>
 __device__ inline void multiply(float (&sums)[64], std::uint64_t a, std::uint64_t b, int add) {
-/// The instruction for operands of the PTX type `type`, "bf16" or "f16".
-#define MEGALITH_MULTIPLY(type)                                                           \
-  asm volatile(                                                                           \
-      "{\n"                                                                               \
-      ".reg .pred adds;\n"                                                                \
-      "setp.ne.b32 adds, %66, 0;\n"                                                       \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                        \
-      " {"                                                                                \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
-      "%64, %65, adds, 1, 1, 0, %67;\n"                                                   \
-      "}"                                                                                 \
-      : MEGALITH_64_SUMS(0)                                                               \
-      : "l"(a), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0))
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    MEGALITH_MULTIPLY("bf16");
-  } else {
-    static_assert(std::is_same_v<T, __half>);
-    MEGALITH_MULTIPLY("f16");
-  }
-#undef MEGALITH_MULTIPLY
+  MEGALITH_MULTIPLY_16_BITS("m64n128k16", 64, "%64, %65", "%66", ", 0, %67", "l"(a), "l"(b), "r"(add),
+                            "n"(kMajorOfB == Major::other ? 1 : 0));
 }
-
 /// multiply() with b [16, 64].
 template <class T, Major kMajorOfB>
 __device__ inline void multiply(float (&sums)[32], std::uint64_t a, std::uint64_t b, int add) {
-#define MEGALITH_MULTIPLY(type)                                                           \
-  asm volatile(                                                                           \
-      "{\n"                                                                               \
-      ".reg .pred adds;\n"                                                                \
-      "setp.ne.b32 adds, %34, 0;\n"                                                       \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                         \
-      " {"                                                                                \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
-      "%32, %33, adds, 1, 1, 0, %35;\n"                                                   \
-      "}"                                                                                 \
-      : MEGALITH_32_SUMS(0)                                                               \
-      : "l"(a), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0))
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    MEGALITH_MULTIPLY("bf16");
-  } else {
-    static_assert(std::is_same_v<T, __half>);
-    MEGALITH_MULTIPLY("f16");
-  }
-#undef MEGALITH_MULTIPLY
+  MEGALITH_MULTIPLY_16_BITS("m64n64k16", 32, "%32, %33", "%34", ", 0, %35", "l"(a), "l"(b), "r"(add),
+                            "n"(kMajorOfB == Major::other ? 1 : 0));
 }
 
 /// multiply() with a in registers, and b [16, 64] or [16, 128]. Lane l of a warp has, of the warp's 16 rows,
@@ -351,121 +351,39 @@ __device__ inline void multiply(float (&sums)[32], std::uint64_t a, std::uint64_
 /// They must not change until the product is done.
 template <class T, Major kMajorOfB>
 __device__ inline void multiply(float (&sums)[32], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
-#define MEGALITH_MULTIPLY(type)                                                           \
-  asm volatile(                                                                           \
-      "{\n"                                                                               \
-      ".reg .pred adds;\n"                                                                \
-      "setp.ne.b32 adds, %37, 0;\n"                                                       \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                         \
-      " {"                                                                                \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
-      "{%32, %33, %34, %35}, %36, adds, 1, 1, %38;\n"                                     \
-      "}"                                                                                 \
-      : MEGALITH_32_SUMS(0)                                                               \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0))
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    MEGALITH_MULTIPLY("bf16");
-  } else {
-    static_assert(std::is_same_v<T, __half>);
-    MEGALITH_MULTIPLY("f16");
-  }
-#undef MEGALITH_MULTIPLY
+  MEGALITH_MULTIPLY_16_BITS("m64n64k16", 32, "{%32, %33, %34, %35}, %36", "%37", ", %38", "r"(a[0]), "r"(a[1]),
+                            "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0));
 }
 template <class T, Major kMajorOfB>
 __device__ inline void multiply(float (&sums)[64], const std::uint32_t (&a)[4], std::uint64_t b, int add) {
-#define MEGALITH_MULTIPLY(type)                                                           \
-  asm volatile(                                                                           \
-      "{\n"                                                                               \
-      ".reg .pred adds;\n"                                                                \
-      "setp.ne.b32 adds, %69, 0;\n"                                                       \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                        \
-      " {"                                                                                \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
-      "{%64, %65, %66, %67}, %68, adds, 1, 1, %70;\n"                                     \
-      "}"                                                                                 \
-      : MEGALITH_64_SUMS(0)                                                               \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0))
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    MEGALITH_MULTIPLY("bf16");
-  } else {
-    static_assert(std::is_same_v<T, __half>);
-    MEGALITH_MULTIPLY("f16");
-  }
-#undef MEGALITH_MULTIPLY
+  MEGALITH_MULTIPLY_16_BITS("m64n128k16", 64, "{%64, %65, %66, %67}, %68", "%69", ", %70", "r"(a[0]), "r"(a[1]),
+                            "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(kMajorOfB == Major::other ? 1 : 0));
 }
 
 /// multiply() with b [16, 256], and a as kMajorOfA tells. Columns 8 t + 2 (l % 4) of the sums [64, 256] are at 4 t.
 template <class T, Major kMajorOfA, Major kMajorOfB>
 __device__ inline void multiply(float (&sums)[128], std::uint64_t a, std::uint64_t b, int add) {
-#define MEGALITH_MULTIPLY(type)                                                                           \
-  asm volatile(                                                                                           \
-      "{\n"                                                                                               \
-      ".reg .pred adds;\n"                                                                                \
-      "setp.ne.b32 adds, %130, 0;\n"                                                                      \
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                        \
-      " {"                                                                                                \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                            \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                  \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                  \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                  \
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                  \
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                  \
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "      \
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, " \
-      "%128, %129, adds, 1, 1, %131, %132;\n"                                                             \
-      "}"                                                                                                 \
-      : MEGALITH_64_SUMS(0), MEGALITH_64_SUMS(64)                                                         \
-      : "l"(a), "l"(b), "r"(add), "n"(kMajorOfA == Major::other ? 1 : 0), "n"(kMajorOfB == Major::other ? 1 : 0))
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    MEGALITH_MULTIPLY("bf16");
-  } else {
-    static_assert(std::is_same_v<T, __half>);
-    MEGALITH_MULTIPLY("f16");
-  }
-#undef MEGALITH_MULTIPLY
+  MEGALITH_MULTIPLY_16_BITS("m64n256k16", 128, "%128, %129", "%130", ", %131, %132", "l"(a), "l"(b), "r"(add),
+                            "n"(kMajorOfA == Major::other ? 1 : 0), "n"(kMajorOfB == Major::other ? 1 : 0));
 }
 
 /// multiply() of E4M3: a [64, 32], b [32, 128] or [32, 192], both Major::sum, whose next 32 of the sum's indices are
 /// 32 bytes on.
 __device__ inline void multiply_e4m3(float (&sums)[64], std::uint64_t a, std::uint64_t b, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred adds;\n"
-      "setp.ne.b32 adds, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3"
-      " {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, adds, 1, 1;\n"
-      "}"
-      : MEGALITH_64_SUMS(0)
-      : "l"(a), "l"(b), "r"(add));
+  MEGALITH_MULTIPLY("m64n128k32", "e4m3.e4m3", 64, "%64, %65", "%66", "", "l"(a), "l"(b), "r"(add));
 }
 __device__ inline void multiply_e4m3(float (&sums)[96], std::uint64_t a, std::uint64_t b, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred adds;\n"
-      "setp.ne.b32 adds, %98, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3"
-      " {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "
-      "%96, %97, adds, 1, 1;\n"
-      "}"
-      : MEGALITH_64_SUMS(0), MEGALITH_32_SUMS(64)
-      : "l"(a), "l"(b), "r"(add));
+  MEGALITH_MULTIPLY("m64n192k32", "e4m3.e4m3", 96, "%96, %97", "%98", "", "l"(a), "l"(b), "r"(add));
 }
 
+#undef MEGALITH_MULTIPLY_16_BITS
+#undef MEGALITH_MULTIPLY
+#undef MEGALITH_128_NAMES
+#undef MEGALITH_96_NAMES
+#undef MEGALITH_64_NAMES
+#undef MEGALITH_32_NAMES
+#undef MEGALITH_128_SUMS
+#undef MEGALITH_96_SUMS
 #undef MEGALITH_64_SUMS
 #undef MEGALITH_32_SUMS
 #undef MEGALITH_SUMS
