@@ -29,7 +29,7 @@ struct alignas(1024) Shared {
   std::byte stages[kStages][2][kTileBytes<kDim>];
   float2 statistics[kStages][kTile];                          // of q, dO
   std::uint32_t kept_groups[kGroups][2][kGroupWarps][kWarp];  // in turn; of the kernel of dk and dv
-  Barrier full[kStages], empty[kStages], own_full;
+  Ring<kGroups> ring;
 };
 
 inline constexpr int kStatisticLanes = 8, kStatisticThreads = 128;  // lanes of one row of the kernel below
@@ -85,48 +85,6 @@ __device__ __forceinline__ void differentiate(float& score, float& dprob, float 
   }
 }
 
-/// What the threads of a block know of themselves.
-struct Place {
-  int group, warp, lane;
-  __device__ Place()
-      : group(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0)),
-        warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarp % kGroupWarps, 0)),
-        lane(static_cast<int>(threadIdx.x) % kWarp) {}
-};
-
-template <int kDim>
-__device__ void init_barriers(Shared<kDim>& shared) {
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      hopper::init(shared.full[stage], 1);
-      hopper::init(shared.empty[stage], kGroups * kGroupWarps);
-    }
-    hopper::init(shared.own_full, 1);
-    hopper::fence_init();
-  }
-  __syncthreads();
-}
-
-/// Begins step `step` of a block's walk over tiles. When this returns, the tiles have arrived. The stage of the step
-/// before the last is free in this warp's group, and once it is in the others the thread that copies fills it.
-template <int kDim, class Load>
-__device__ __forceinline__ void begin_step(Shared<kDim>& shared, int step, int num_steps, bool copies,
-                                           const Load& load) {
-  const int next = step - 2 + kStages;
-  if (copies && step >= 2 && next < num_steps) {
-    hopper::wait(shared.empty[next % kStages], static_cast<unsigned>(next / kStages - 1) & 1u);
-    load(next);
-  }
-  __syncwarp();
-  hopper::wait(shared.full[step % kStages], static_cast<unsigned>(step / kStages) & 1u);
-}
-/// All lanes have seen that the tiles have arrived: otherwise a late one would wait for a phase that is over.
-template <int kDim>
-__device__ __forceinline__ void release(Shared<kDim>& shared, int step, int lane) {
-  __syncwarp();
-  if (lane == 0) hopper::arrive(shared.empty[step % kStages]);
-}
-
 /// A block computes dk and dv of 128 keys of one group of heads, a warp group 64 of them. It goes over the heads of the
 /// group and the tiles of 64 queries from the diagonal on, or over all. It computes transposed, so that P^T and dS^T
 /// come out as the left sides of the next products. The four warps of a group draw the dropout of a tile's 64 x 64
@@ -154,11 +112,11 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_attention_keys_kernel(cons
   const int tiles = first_key < length ? tiles_of(length) - begin : 0, num_steps = tiles * args.sharing;
   const bool copies = group == 0 && warp == 0 && lane == 0;
 
-  init_barriers(shared);
+  shared.ring.init();
   const int row_tiles = tiles_of(args.seq_len);
   const auto load = [&](int step) {
     const int head = first_head + step / tiles, tile = begin + step % tiles, stage = step % kStages;
-    Barrier& full = shared.full[stage];
+    Barrier& full = shared.ring.full[stage];
     hopper::arrive_and_expect(full, 2 * kTileBytes<kDim> + sizeof(shared.statistics[0]));
     load_tile<kDim>(shared.stages[stage][0], args.qkv, full, column_of<kDim>(args, head, Part::q), tile * kTile,
                     sample);
@@ -170,16 +128,11 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_attention_keys_kernel(cons
   };
   const int column_k = column_of<kDim>(args, first_head, Part::k),
             column_v = column_of<kDim>(args, first_head, Part::v);
-  if (copies && num_steps > 0) {
-    hopper::arrive_and_expect(shared.own_full, sizeof(shared.own));
-    for (int i = 0; i < kGroups; ++i) {
-      load_tile<kDim>(shared.own[i][0], args.qkv, shared.own_full, column_k, first_key + i * kTile, sample);
-      load_tile<kDim>(shared.own[i][1], args.qkv, shared.own_full, column_v, first_key + i * kTile, sample);
-    }
-    for (int step = 0; step < min(kStages, num_steps); ++step) load(step);
-  }
-  __syncwarp();
-  if (num_steps > 0) hopper::wait(shared.own_full, 0);
+  const auto load_own = [&](Barrier& full) {
+    for (int i = 0; i < kGroups; ++i)
+      load_keys<kDim>(shared.own[i], args, full, column_k, column_v, first_key + i * kTile, sample);
+  };
+  shared.ring.start(num_steps, copies, sizeof(shared.own), load_own, load);
   const std::byte *const k_tile = shared.own[group][0], *const v_tile = shared.own[group][1];
 
   const float scale_log2 = args.scale * kLog2E;
@@ -195,13 +148,13 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_attention_keys_kernel(cons
   draw_half(begin);
   int exchanges = 0;  // of groups of dropout
   for (int step = 0, tile = begin; step < num_steps; ++step) {
-    begin_step(shared, step, num_steps, copies, load);
+    shared.ring.begin(step, num_steps, copies, load);
     const int query = tile * kTile, stage = step % kStages;
     const KeptHead kept_now = kept;
     if (++tile == begin + tiles) tile = begin, ++kept.head;
     if (args.is_causal && query < group_key) {  // before all keys of the group
       draw_half(tile);
-      release(shared, step, lane);
+      shared.ring.release(step, lane);
       continue;
     }
     const std::byte *const q_tile = shared.stages[stage][0], *const dout_tile = shared.stages[stage][1];
@@ -255,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_attention_keys_kernel(cons
     hopper::hold(gradients);
     hopper::hold(dv);
     hopper::hold(dk);
-    release(shared, step, lane);
+    shared.ring.release(step, lane);
   }
 
   const int first_row = group_key + warp * 16;
@@ -280,37 +233,26 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_attention_queries_kernel(c
   auto& shared = *reinterpret_cast<Shared<kDim>*>(hopper_attention_shared);
   const Place place;
   const int group = place.group, warp = place.warp, lane = place.lane;
-  const Work work = work_of(args);
-  const int sample = work.head / args.num_heads, head = work.head % args.num_heads;
-  const int length = length_of(args, sample);
-  const int first_query = (args.row_blocks - 1 - work.turn) * kBlockRows, group_query = first_query + group * kTile;
-  const auto tiles_seen_by = [&](int end_of_queries) {
-    return tiles_of(args.is_causal ? min(end_of_queries, length) : length);
-  };
-  const int num_tiles = first_query < length ? tiles_seen_by(first_query + kBlockRows) : 0;  // of the block
-  const int group_tiles = group_query < length ? tiles_seen_by(group_query + kTile) : 0;
+  const auto [head_of_all, sample, head, length, first_query, group_query, num_tiles, group_tiles] =
+      QueryTiles(args, kBlockRows, group);
   const bool copies = group == kGroups - 1 && warp == 0 && lane == 0;
 
-  init_barriers(shared);
+  shared.ring.init();
   const int column_q = column_of<kDim>(args, head, Part::q);
   const int column_k = column_of<kDim>(args, head, Part::k), column_v = column_of<kDim>(args, head, Part::v);
   const auto load = [&](int tile) {
     const int stage = tile % kStages;
-    Barrier& full = shared.full[stage];
+    Barrier& full = shared.ring.full[stage];
     hopper::arrive_and_expect(full, 2 * kTileBytes<kDim>);
-    load_tile<kDim>(shared.stages[stage][0], args.qkv, full, column_k, tile * kTile, sample);
-    load_tile<kDim>(shared.stages[stage][1], args.qkv, full, column_v, tile * kTile, sample);
+    load_keys<kDim>(shared.stages[stage], args, full, column_k, column_v, tile * kTile, sample);
   };
-  if (copies && num_tiles > 0) {
-    hopper::arrive_and_expect(shared.own_full, sizeof(shared.own));
+  const auto load_own = [&](Barrier& full) {
     for (int i = 0; i < kGroups; ++i) {
-      load_tile<kDim>(shared.own[i][0], args.qkv, shared.own_full, column_q, first_query + i * kTile, sample);
-      load_tile<kDim>(shared.own[i][1], args.dout, shared.own_full, head * kDim, first_query + i * kTile, sample);
+      load_tile<kDim>(shared.own[i][0], args.qkv, full, column_q, first_query + i * kTile, sample);
+      load_tile<kDim>(shared.own[i][1], args.dout, full, head * kDim, first_query + i * kTile, sample);
     }
-    for (int tile = 0; tile < min(kStages, num_tiles); ++tile) load(tile);
-  }
-  __syncwarp();
-  if (num_tiles > 0) hopper::wait(shared.own_full, 0);
+  };
+  shared.ring.start(num_tiles, copies, sizeof(shared.own), load_own, load);
   const std::byte *const q_tile = shared.own[group][0], *const dout_tile = shared.own[group][1];
 
   const int first_row = group_query + warp * 16, row = first_row + lane / 4;
@@ -319,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_attention_queries_kernel(c
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (row + 8 * half < padded_len)
-      statistics[half] = args.statistics[static_cast<Index>(work.head) * padded_len + row + 8 * half];
+      statistics[half] = args.statistics[static_cast<Index>(head_of_all) * padded_len + row + 8 * half];
   }
   const float scale_log2 = args.scale * kLog2E;
   float dq[kDim / 2] = {};  // [64, D], without factors
@@ -332,7 +274,7 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_attention_queries_kernel(c
   };
   draw_half(0);
   for (int tile = 0; tile < group_tiles; ++tile) {
-    begin_step(shared, tile, num_tiles, copies, load);
+    shared.ring.begin(tile, num_tiles, copies, load);
     const std::byte *const k_tile = shared.stages[tile % kStages][0], *const v_tile = shared.stages[tile % kStages][1];
     float scores[32], dprobs[32];  // [64 queries, 64 keys]
     hopper::begin_products();
@@ -364,11 +306,11 @@ __global__ void __launch_bounds__(kThreads, 1) hopper_attention_queries_kernel(c
     hopper::wait_for_products<0>();
     hopper::hold(gradients);
     hopper::hold(dq);
-    release(shared, tile, lane);
+    shared.ring.release(tile, lane);
   }
   for (int tile = group_tiles; tile < num_tiles; ++tile) {  // those of the other group
-    begin_step(shared, tile, num_tiles, copies, load);
-    release(shared, tile, lane);
+    shared.ring.begin(tile, num_tiles, copies, load);
+    shared.ring.release(tile, lane);
   }
 
   const float factor[2] = {args.scale * args.kept_scale, args.scale * args.kept_scale};

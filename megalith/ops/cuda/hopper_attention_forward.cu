@@ -48,7 +48,7 @@ struct Forward {
   struct alignas(1024) Shared {
     std::byte q[kGroups][kTileBytes<kDim>];
     std::byte stages[kStages][2][kTileBytes<kDim>];  // k, v
-    Barrier full[kStages], empty[kStages], q_full;
+    Ring<kGroups> ring;
   };
 };
 
@@ -68,62 +68,27 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
   constexpr int kBlockRows = Sizes::kGroups * kTile;
   extern __shared__ __align__(1024) std::byte hopper_attention_shared[];
   auto& shared = *reinterpret_cast<typename Sizes::Shared*>(hopper_attention_shared);
-  // All threads of a warp agree on these, which the compiler cannot know.
-  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarp % kGroupWarps, 0);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const bool copies = group == Sizes::kGroups - 1 && warp == 0;  // the group with the largest number of tiles
+  const Place place;
+  const int group = place.group, warp = place.warp, lane = place.lane;
+  const auto [head_of_all, sample, head, length, first_query, group_query, num_tiles, group_tiles] =
+      QueryTiles(args, kBlockRows, group);
+  // Of the group with the largest number of tiles.
+  const bool copies = group == Sizes::kGroups - 1 && warp == 0 && lane == 0;
 
-  const Work work = work_of(args);
-  const int sample = work.head / args.num_heads, head = work.head % args.num_heads;
-  const int length = length_of(args, sample);
-  const int first_query = (args.row_blocks - 1 - work.turn) * kBlockRows, group_query = first_query + group * kTile;
-  const auto tiles_seen_by = [&](int end_of_queries) {
-    return tiles_of(args.is_causal ? min(end_of_queries, length) : length);
-  };
-  const int num_tiles = first_query < length ? tiles_seen_by(first_query + kBlockRows) : 0;  // of the block
-  const int group_tiles = group_query < length ? tiles_seen_by(group_query + kTile) : 0;
-
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      hopper::init(shared.full[stage], 1);
-      hopper::init(shared.empty[stage], Sizes::kGroups * kGroupWarps);
-    }
-    hopper::init(shared.q_full, 1);
-    hopper::fence_init();
-  }
-  __syncthreads();
+  auto& ring = shared.ring;
+  ring.init();
   const int column_k = column_of<kDim>(args, head, Part::k), column_v = column_of<kDim>(args, head, Part::v);
-  const auto load_keys = [&](int tile) {
-    const int stage = tile % kStages;
-    Barrier& full = shared.full[stage];
+  const auto load = [&](int tile) {
+    Barrier& full = ring.full[tile % kStages];
     hopper::arrive_and_expect(full, 2 * kTileBytes<kDim>);
-    load_tile<kDim>(shared.stages[stage][0], args.qkv, full, column_k, tile * kTile, sample);
-    load_tile<kDim>(shared.stages[stage][1], args.qkv, full, column_v, tile * kTile, sample);
+    load_keys<kDim>(shared.stages[tile % kStages], args, full, column_k, column_v, tile * kTile, sample);
   };
-  if (copies && lane == 0 && num_tiles > 0) {
-    hopper::arrive_and_expect(shared.q_full, Sizes::kGroups * kTileBytes<kDim>);
+  const auto load_own = [&](Barrier& full) {
     const int column = column_of<kDim>(args, head, Part::q);
     for (int i = 0; i < Sizes::kGroups; ++i)
-      load_tile<kDim>(shared.q[i], args.qkv, shared.q_full, column, first_query + i * kTile, sample);
-    for (int tile = 0; tile < min(kStages, num_tiles); ++tile) load_keys(tile);
-  }
-  __syncwarp();
-  // Begins a tile: it has arrived. The stage of the tile before the last is free in this group, and once it is in the
-  // others the thread that copies fills it.
-  const auto begin_tile = [&](int tile) {
-    const int next = tile - 2 + kStages;
-    if (copies && lane == 0 && tile >= 2 && next < num_tiles) {
-      hopper::wait(shared.empty[next % kStages], static_cast<unsigned>(next / kStages - 1) & 1u);
-      load_keys(next);
-    }
-    __syncwarp();
-    hopper::wait(shared.full[tile % kStages], static_cast<unsigned>(tile / kStages) & 1u);
+      load_tile<kDim>(shared.q[i], args.qkv, full, column, first_query + i * kTile, sample);
   };
-  const auto release = [&](int tile) {
-    __syncwarp();  // all lanes have seen that the tile has arrived: a late one would wait for a phase that is over
-    if (lane == 0) hopper::arrive(shared.empty[tile % kStages]);
-  };
+  ring.start(num_tiles, copies, sizeof(shared.q), load_own, load);
 
   const int first_row = group_query + warp * KeptPatch::kQueries;
   const float scale_log2 = args.scale * kLog2E;
@@ -149,9 +114,8 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     if constexpr (kDropping == Dropping::on) drop(weights, kept_bits);
   };
 
-  if (num_tiles > 0) hopper::wait(shared.q_full, 0);
   if (group_tiles > 0) {
-    begin_tile(0);
+    ring.begin(0, num_tiles, copies, load);
     hopper::begin_products();
     multiply_rows<T, kDim>(scores, shared.q[group], shared.stages[0][0]);
     hopper::commit_products();
@@ -163,7 +127,7 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     round_weights(kept_bits);
   }
   for (int tile = 1; tile < group_tiles; ++tile) {
-    begin_tile(tile);
+    ring.begin(tile, num_tiles, copies, load);
     hopper::hold(sums);
     hopper::hold(weights);
     hopper::begin_products();
@@ -179,7 +143,7 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     hopper::wait_for_products<0>();
     hopper::hold(sums);
     hopper::hold(weights);
-    release(tile - 1);
+    ring.release(tile - 1, lane);
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) sums[i] *= correction[i / 2 % 2];
     round_weights(kept_bits);
@@ -193,11 +157,11 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     hopper::wait_for_products<0>();
     hopper::hold(sums);
     hopper::hold(weights);
-    release(group_tiles - 1);
+    ring.release(group_tiles - 1, lane);
   }
   for (int tile = group_tiles; tile < num_tiles; ++tile) {  // those of other groups
-    begin_tile(tile);
-    release(tile);
+    ring.begin(tile, num_tiles, copies, load);
+    ring.release(tile, lane);
   }
 
   float factor[2];
@@ -209,7 +173,7 @@ __global__ void __launch_bounds__(Forward<kDim>::kThreads, Forward<kDim>::kBlock
     factor[half] = args.kept_scale / sum;
     const int row = first_row + lane / 4 + 8 * half;
     if (lane % 4 == 0 && row < args.seq_len)
-      args.log_sum_exp[static_cast<Index>(work.head) * args.seq_len + row] =
+      args.log_sum_exp[static_cast<Index>(head_of_all) * args.seq_len + row] =
           row < length ? softmax.max[half] / kLog2E + logf(sum) : 0.0f;
   }
   sync_group(group);  // all of its products have read q

@@ -98,6 +98,97 @@ __device__ void load_tile(std::byte* to, const CUtensorMap& map, Barrier& barrie
     hopper::load_box(std::uint16_t{0}, to + box * kBoxBytes, map, barrier, column + 64 * box, row, sample);
 }
 
+/// What the threads of a block know of themselves.
+struct Place {
+  int group, warp, lane;
+  __device__ Place()
+      : group(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0)),
+        warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarp % kGroupWarps, 0)),
+        lane(static_cast<int>(threadIdx.x) % kWarp) {}
+};
+
+/// The queries of a block and of one of its warp groups, and how many tiles of keys these see.
+struct QueryTiles {
+  int head_of_all;  ///< sample * A + head
+  int sample, head, length, first_query, group_query;
+  int num_tiles, group_tiles;
+
+  /// `rows`: queries of a block.
+  __device__ QueryTiles(const Args& args, int rows, int group) {
+    const Work work = work_of(args);
+    head_of_all = work.head;
+    sample = head_of_all / args.num_heads;
+    head = head_of_all % args.num_heads;
+    length = length_of(args, sample);
+    first_query = (args.row_blocks - 1 - work.turn) * rows;
+    group_query = first_query + group * kTile;
+    num_tiles = tiles_seen_by(args, first_query, first_query + rows);
+    group_tiles = tiles_seen_by(args, group_query, group_query + kTile);
+  }
+
+ private:
+  __device__ int tiles_seen_by(const Args& args, int first, int end) const {
+    return first < length ? tiles_of(args.is_causal ? min(end, length) : length) : 0;
+  }
+};
+
+/// The barriers of the tiles that stay with a block, and of a ring of stages for those that stream past its warp
+/// groups, one each step.
+template <int kGroups>
+struct Ring {
+  Barrier full[kStages], empty[kStages], own_full;
+
+  __device__ void init() {
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < kStages; ++stage) {
+        hopper::init(full[stage], 1);
+        hopper::init(empty[stage], kGroups * kGroupWarps);
+      }
+      hopper::init(own_full, 1);
+      hopper::fence_init();
+    }
+    __syncthreads();
+  }
+  /// Starts the copies of the tiles that stay, `own_bytes` by load_own(barrier), and of the first steps, by load(step).
+  /// When this returns, the tiles that stay have arrived. `copies`: of the thread that copies.
+  template <class LoadOwn, class Load>
+  __device__ __forceinline__ void start(int num_steps, bool copies, unsigned own_bytes, const LoadOwn& load_own,
+                                        const Load& load) {
+    if (copies && num_steps > 0) {
+      hopper::arrive_and_expect(own_full, own_bytes);
+      load_own(own_full);
+      for (int step = 0; step < min(kStages, num_steps); ++step) load(step);
+    }
+    __syncwarp();
+    if (num_steps > 0) hopper::wait(own_full, 0);
+  }
+  /// Begins a step. When this returns, its tiles have arrived. The stage of the step before the last is free in this
+  /// warp's group, and once it is in the others the thread that copies fills it.
+  template <class Load>
+  __device__ __forceinline__ void begin(int step, int num_steps, bool copies, const Load& load) {
+    const int next = step - 2 + kStages;
+    if (copies && step >= 2 && next < num_steps) {
+      hopper::wait(empty[next % kStages], static_cast<unsigned>(next / kStages - 1) & 1u);
+      load(next);
+    }
+    __syncwarp();
+    hopper::wait(full[step % kStages], static_cast<unsigned>(step / kStages) & 1u);
+  }
+  /// All lanes have seen that the tiles have arrived: otherwise a late one would wait for a phase that is over.
+  __device__ __forceinline__ void release(int step, int lane) {
+    __syncwarp();
+    if (lane == 0) hopper::arrive(empty[step % kStages]);
+  }
+};
+
+/// Starts the copies of tiles of k and v.
+template <int kDim>
+__device__ void load_keys(std::byte (&to)[2][kTileBytes<kDim>], const Args& args, Barrier& full, int column_k,
+                          int column_v, int row, int sample) {
+  load_tile<kDim>(to[0], args.qkv, full, column_k, row, sample);
+  load_tile<kDim>(to[1], args.qkv, full, column_v, row, sample);
+}
+
 /// Group barriers: the first is that of warp group 0.
 inline constexpr int kGroupBarrier = 1;
 __device__ inline void sync_group(int group) { hopper::sync_named(kGroupBarrier + group, kGroupThreads); }
