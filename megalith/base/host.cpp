@@ -4,6 +4,7 @@
 #include <array>
 #include <fstream>
 #include <numeric>
+#include <random>
 #include <thread>
 
 #include <sched.h>
@@ -22,6 +23,11 @@ std::uint64_t host_id() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   return hash_combine(fnv1a(boot), fnv1a(host_name()));
+}
+
+std::uint64_t random_word() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random() | 1;
 }
 
 std::vector<int> allowed_cores() {

@@ -1,9 +1,8 @@
 // The row collectives of processes: by messages, or in memory that all members share.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <random>
 
+#include "megalith/base/host.h"
 #include "megalith/comm/mpi/mpi_channel.h"
 #include "megalith/comm/mpi/shared_memory.h"
 
@@ -136,8 +135,7 @@ void MpiChannel::open_shared_rows(const Call& call, Index rows) {
   const SharedRows::Sizes sizes{size(), rows};
   const auto bytes = static_cast<std::size_t>(sizes.bytes());
   shared_rows_.reset();
-  std::random_device random;
-  Offer own{std::uint64_t{random()} << 32 | random() | 1};
+  Offer own{random_word()};
   std::unique_ptr<SharedMemory> memory;
   if (rank() == 0) memory = SharedMemory::create(own.word, bytes);
   own.is_made = memory != nullptr ? 1 : 0;

@@ -6,7 +6,6 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <random>
 #include <thread>
 #include <vector>
 
@@ -284,8 +283,7 @@ void MpiWorld::share_memory() {
   struct Member {
     std::uint64_t host = 0, word = 0;
   };
-  std::random_device random;
-  const Member own{host_id(), std::uint64_t{random()} << 32 | random() | 1};
+  const Member own{host_id(), random_word()};
   const std::vector<Member> members = gather_unbooked<Member>(all(), {&own, 1});
   const auto first = std::ranges::find(members, own.host, &Member::host);
   const bool makes = first - members.begin() == rank();

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <random>
 #include <vector>
 
 #include "megalith/base/error.h"
+#include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/comm/gather_values.h"
 #include "megalith/comm/nccl/gpus.h"
@@ -117,8 +117,7 @@ ProcessMemory share_process_memory(World& host, double timeout_s) {
   auto mapper = std::make_unique<GpuMapper>();
   why_not = first_reason(group, mapper->reserve(group.size()) ? "" : "the same addresses are not free in all of them");
   if (!why_not.empty()) return {nullptr, why_not};
-  std::random_device random;
-  const std::uint64_t space = gather_values(group, std::uint64_t{random()} << 32 | random()).front();
+  const std::uint64_t space = gather_values(group, random_word()).front();
   PeerMemory::Options options{AddressRange(range_of(group.rank()), kRangeBytes), space, timeout_s, ranks};
   const auto memory = std::make_shared<PeerMemory>(std::move(links), std::move(mapper), std::move(options));
   why_not = first_reason(group, failure_of_trial(memory));

@@ -1,9 +1,9 @@
 #include "megalith/comm/peer/mailbox.h"
 
 #include <algorithm>
-#include <random>
 
 #include "megalith/base/error.h"
+#include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/gather_values.h"
@@ -16,13 +16,9 @@
 namespace megalith::comm {
 namespace {
 
-/// The same for all threads of a process, different for every process of a job. Names of hosts and process numbers may
-/// be equal in containers.
+/// The same for all threads of a process, different for every process of a job.
 std::uint64_t process_mark() {
-  static const std::uint64_t mark = [] {
-    std::random_device random;
-    return std::uint64_t{random()} << 32 | random();
-  }();
+  static const std::uint64_t mark = random_word();
   return mark;
 }
 

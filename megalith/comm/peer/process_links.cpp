@@ -4,13 +4,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <random>
 #include <string>
 
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "megalith/base/host.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/comm/gather_values.h"
@@ -102,8 +102,7 @@ ProcessLinks::Received ProcessLinks::receive(const Descriptor& link, std::span<s
 
 std::unique_ptr<ProcessLinks> ProcessLinks::connect(const Group& host) {
   std::unique_ptr<ProcessLinks> links(new ProcessLinks(host.rank(), host.size()));
-  std::random_device random;
-  const std::uint64_t word = std::uint64_t{random()} << 32 | random() | 1;
+  const std::uint64_t word = random_word();
   const Address own(word);
   const Descriptor listener = new_socket(SOCK_NONBLOCK);
   bool can = listener.is_open() && ::bind(listener.number(), own.get(), own.bytes) == 0 &&
