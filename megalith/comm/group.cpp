@@ -330,13 +330,8 @@ Pending read_rows_alone(Exec& ex, const OpInfo& op, const Args& args) {
       throw BackendError(str('[', name, "] a group of one rank reads rows on CPUs only: use ops::permute_rows()"));
     if (const std::string fault = fault_of_lists(1, args); !fault.empty())
       throw CollectiveError(str('[', name, "] a group of one rank: ", fault));
-    const Index row_bytes = args.mine.dim(1) * size_of(args.mine.dtype());
     std::vector<const std::byte*> rows;
-    for (const auto& [member, row] : places_of(args)) {
-      const auto* const mine = static_cast<const std::byte*>(args.mine.raw());
-      rows.push_back(member == kNoMember ? nullptr : mine + row * row_bytes);
-    }
-    take_rows(args, rows, {0, args.mine.dim(1)});
+    take_own_rows(args, rows);
   });
   return {};
 }

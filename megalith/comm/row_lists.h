@@ -1,7 +1,10 @@
 #pragma once
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "megalith/tensor/tensor.h"
 
@@ -83,5 +86,18 @@ void take_rows(const GatherRows& args, std::span<const std::byte* const> rows, c
 /// Each element is summed alone, in f32 (f64 for f64) and by a fused multiply-add where the processor has one, as
 /// ops::sum_rows() does. It is rounded once. With `accumulate` the terms are added to the element, one after the other.
 void take_rows(const GatherSumRows& args, std::span<const std::byte* const> rows, const Columns& columns);
+/// take_rows() where the matrix of every member is `mine`. `rows` keeps the addresses, so that a longer list of a later
+/// step allocates nothing.
+template <class Args>
+void take_own_rows(const Args& args, std::vector<const std::byte*>& rows) {
+  const std::span<const RowPlace> places = places_of(args);
+  const Index row_bytes = args.mine.dim(1) * size_of(args.mine.dtype());
+  rows.resize(std::max(rows.size(), capacity_of(args)));
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const auto& [member, row] = places[i];
+    rows[i] = member == kNoMember ? nullptr : static_cast<const std::byte*>(args.mine.raw()) + row * row_bytes;
+  }
+  take_rows(args, std::span(rows).first(places.size()), {0, args.mine.dim(1)});
+}
 
 }  // namespace megalith::comm

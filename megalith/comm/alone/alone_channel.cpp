@@ -34,7 +34,7 @@ std::vector<std::uint16_t> made_up_words() {
 }  // namespace
 
 AloneChannel::AloneChannel(std::string name, std::vector<int> world_ranks, int rank, Device device,
-                           const AloneLinks& links)
+                           const AloneLinks& links, Messages messages)
     : Channel(std::move(name), std::move(world_ranks), rank),
       device_(device),
       links_(links),
@@ -43,7 +43,7 @@ AloneChannel::AloneChannel(std::string name, std::vector<int> world_ranks, int r
   if (device == Device::cpu) return;
   load_hold_kernel();
   if (size() <= kMaxSummed) gpu_rows_ = std::make_unique<RowsAlone>(size());
-  make_received();
+  if (messages != Messages::none) make_received();  // no graph may be captured while memory is taken
 }
 
 int AloneChannel::multiprocessors() const { return device_ == Device::cpu ? 0 : SymmetricTransport::kMultiprocessors; }
@@ -149,14 +149,7 @@ Ticket AloneChannel::read_rows(const Call& call, const Args& args, Stream stream
         gpu_rows_->gather_sum_rows(own, args, kMaxRowCtas);
       return;
     }
-    const Index row_bytes = args.mine.dim(1) * size_of(args.mine.dtype());
-    const std::span<const RowPlace> places = places_of(args);
-    rows_.resize(std::max(rows_.size(), capacity_of(args)));
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      const auto& [member, row] = places[i];
-      rows_[i] = member == kNoMember ? nullptr : static_cast<const std::byte*>(args.mine.raw()) + row * row_bytes;
-    }
-    take_rows(args, std::span(rows_).first(places.size()), {0, args.mine.dim(1)});
+    take_own_rows(args, rows_);
   });
 }
 

@@ -14,7 +14,9 @@ namespace megalith::comm {
 /// An end of a group whose other members do not exist (alone_world.h). On a GPU its calls run in a stream of its own.
 class AloneChannel final : public Channel {
  public:
-  AloneChannel(std::string name, std::vector<int> world_ranks, int rank, Device device, const AloneLinks& links);
+  /// `messages`: on a GPU a group without them receives none.
+  AloneChannel(std::string name, std::vector<int> world_ranks, int rank, Device device, const AloneLinks& links,
+               Messages messages);
 
   Device device() const override { return device_; }
   int multiprocessors() const override;
@@ -42,7 +44,7 @@ class AloneChannel final : public Channel {
   template <class Args>
   Ticket read_rows(const Call& call, const Args& args, Stream stream);
   void make_received();
-  /// Of `bytes` of all members, those of the others.
+  /// The part of the others in `bytes` of all members.
   Index of_others(Index bytes) const { return bytes / size() * (size() - 1); }
 
   Device device_;

@@ -28,8 +28,9 @@ class AloneWorld final : public World {
   void abort(const std::string&) override {}
 
  protected:
-  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank, const GroupUse&) override {
-    return std::make_shared<AloneChannel>(std::move(name), std::move(world_ranks), rank, device_, links_);
+  std::shared_ptr<Channel> open(std::string name, std::vector<int> world_ranks, int rank,
+                                const GroupUse& use) override {
+    return std::make_shared<AloneChannel>(std::move(name), std::move(world_ranks), rank, device_, links_, use.messages);
   }
 
  private:
