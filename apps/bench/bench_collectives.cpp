@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdio>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -267,7 +268,8 @@ class CollectivesRunner {
       for (std::size_t i = 0; i < got.size(); ++i) {
         const int wanted = one.wanted(who, static_cast<Index>(i));
         const T exact = static_cast<T>(static_cast<float>(wanted));
-        if (std::memcmp(&got[i], &exact, sizeof exact) == 0) continue;
+        using Bits = std::array<std::byte, sizeof(T)>;
+        if (std::bit_cast<Bits>(got[i]) == std::bit_cast<Bits>(exact)) continue;
         throw InternalError(str("[bench collectives] ", one.name, " of ", in.bytes(), " bytes in ", name_of(dtype_),
                                 " over ", world_.size(), world_.size() == 1 ? " rank (" : " ranks (",
                                 transport_of(one, tensors), "): element ", i, " = ", static_cast<float>(got[i]),

@@ -305,7 +305,7 @@ Pending all_to_all(Exec& ex, const Group& group, const Tensor& in, std::span<con
   Call call = make_call(op, in, where);
   call.count = 0;
   if (ex.capture() == nullptr) {
-    const AllToAllCall make{group.channel(), call, in, out, send_counts, recv_counts};
+    const AllToAllCall<std::span<const Index>> make{group.channel(), call, in, out, send_counts, recv_counts};
     return start(ex, info, group.channel(), make, {in, out});
   }
   // A graph repeats the call with the counts of the capture, which the caller need not keep.
