@@ -229,6 +229,21 @@ void bench_llama(const OpsBench& o) {
   bench.measure("swiglu", 0, 3 * one, [&](Exec& e) { ops::swiglu(e, {.gate_up = gate_up, .y = y}); });
   bench.measure("swiglu_backward", 0, 5 * one,
                 [&](Exec& e) { ops::swiglu_backward(e, {.gate_up = gate_up, .dy = dy, .dgate_up = d_gate_up}); });
+  // Beside the GEMMs: alone, and in one op.
+  const Tensor x = bench.random({o.tokens, o.hidden}), up = bench.random({2 * o.ffn, o.hidden}),
+               d_out = bench.random({o.tokens, o.hidden}), down = bench.random({o.hidden, o.ffn}),
+               d_y = bench.empty({o.tokens, o.ffn});
+  const double down_flops =
+      2.0 * static_cast<double>(o.tokens) * static_cast<double>(o.hidden) * static_cast<double>(o.ffn);
+  bench.measure("up", 2 * down_flops, 0, [&](Exec& e) {
+    ops::matmul(e, {.a = x, .b = up, .c = d_gate_up, .transpose_b = ops::Transpose::yes});
+  });
+  bench.measure("up + swiglu", 2 * down_flops, 0,
+                [&](Exec& e) { ops::matmul_swiglu(e, {.x = x, .w = up, .z = d_gate_up, .y = y}); });
+  bench.measure("down, dgrad", down_flops, 0, [&](Exec& e) { ops::matmul(e, {.a = d_out, .b = down, .c = d_y}); });
+  bench.measure("down, dgrad + swiglu'", down_flops, 0, [&](Exec& e) {
+    ops::matmul_swiglu_backward(e, {.dy = d_out, .w = down, .z = gate_up, .dz = d_gate_up});
+  });
   bench.print();
 }
 

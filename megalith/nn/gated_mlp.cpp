@@ -13,36 +13,36 @@ GatedMlp::GatedMlp(const std::string& name, const SublayerOptions& options, cons
 
 void GatedMlp::first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, GatedMlpState& saved,
                           const FirstGemm& pass) const {
-  first_.forward(ex, x, saved.gate_up, microbatch.sub_batch, pass.operands);
-  activate_gate(ex, microbatch, saved, pass);
-}
-
-void GatedMlp::activate_gate(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved,
-                             const FirstGemm& pass) const {
   const SubBatch& sub_batch = microbatch.sub_batch;
-  const Tensor& gate_up = saved.gate_up;
-  if (has_fp8_operands())
-    return activate(ex, ops::Activation::swiglu, gate_up, activation_pass(microbatch, pass), saved.activated,
-                    saved.last_operands_of(sub_batch));
-  sub_batch.make(ex, saved.activated, {gate_up.dim(0), gate_up.dim(1) / 2}, gate_up.dtype());
-  ops::swiglu(ex, {.gate_up = sub_batch.of(gate_up), .y = sub_batch.of(saved.activated)});
+  if (!has_fp8_operands()) return first_.forward_swiglu(ex, x, {saved.gate_up, saved.activated}, sub_batch);
+  first_.forward(ex, x, saved.gate_up, sub_batch, pass.operands);
+  activate(ex, ops::Activation::swiglu, saved.gate_up, activation_pass(microbatch, pass), saved.activated,
+           saved.last_operands_of(sub_batch));
 }
 
 void GatedMlp::last_input_grad(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const {
-  if (recomputes_first_gemm_)
-    recompute_first_gemm(ex, microbatch, saved);
-  else if (recomputes_activation_)
-    activate_gate(ex, microbatch, saved, {.in_backward = true});
-  saved.d_activated = ex.tensor({saved.gate_up.dim(0), saved.gate_up.dim(1) / 2}, saved.gate_up.dtype());
-  last_backward_input(ex, saved, saved.d_activated);
+  if (recomputes_first_gemm_) recompute_first_gemm(ex, microbatch, saved);
+  const Tensor& gate_up = saved.gate_up;
+  const Shape units{gate_up.dim(0), gate_up.dim(1) / 2};
+  const bool makes_activated = recomputes_activation_ && !recomputes_first_gemm_;
+  if (has_fp8_operands()) {
+    if (makes_activated)
+      activate(ex, ops::Activation::swiglu, gate_up, activation_pass(microbatch, {.in_backward = true}),
+               saved.activated, saved.last_operands_of(microbatch.sub_batch));
+    saved.d_activated = ex.tensor(units, gate_up.dtype());
+    return last_backward_input(ex, saved, saved.d_activated);
+  }
+  if (makes_activated) saved.activated = ex.tensor(units, gate_up.dtype());
+  saved.d_first = ex.tensor_like(gate_up);
+  saved.gathered.d_out.messages.wait(ex);
+  last_.backward_input_swiglu(ex, saved.gathered.d_out.x,
+                              {.z = gate_up, .dz = saved.d_first, .x = makes_activated ? saved.activated : Tensor()});
 }
 
 void GatedMlp::local_work_grad(Exec& ex, const Microbatch&, GatedMlpState& saved) const {
   if (has_fp8_operands())
-    return activate_backward(ex, {.z = saved.gate_up, .dy = saved.d_activated, .activation = ops::Activation::swiglu},
-                             first_, saved.d_first, saved.d_first_operands);
-  saved.d_first = ex.tensor_like(saved.gate_up);
-  ops::swiglu_backward(ex, {.gate_up = saved.gate_up, .dy = saved.d_activated, .dgate_up = saved.d_first});
+    activate_backward(ex, {.z = saved.gate_up, .dy = saved.d_activated, .activation = ops::Activation::swiglu}, first_,
+                      saved.d_first, saved.d_first_operands);
 }
 
 }  // namespace megalith::nn

@@ -9,7 +9,7 @@ namespace megalith::nn {
 struct GatedMlpState : RegionState {
   Tensor gate_up;      ///< [T, 2F/tp]
   Tensor activated;    ///< [T, F/tp]; undefined where GEMMs read its FP8 operands alone
-  Tensor d_activated;  ///< [T, F/tp]
+  Tensor d_activated;  ///< [T, F/tp], with FP8 operands
 };
 
 /// down(silu(gate(x)) * up(x)): x [O, H] -> gate and up [T, F/tp, 2] by one GEMM -> [T, F/tp] -> y [O, H], before the
@@ -21,10 +21,9 @@ class GatedMlp final : public TensorParallelSublayer<GatedMlpState> {
   GatedMlp(const std::string& name, const SublayerOptions& options, const TensorParallel& tp, ParamSet& params);
 
  private:
-  /// With the activation: a recomputed range stops before the local work.
+  // SwiGLU is part of the ops of both GEMMs, as GELU is in Mlp.
   void first_gemm(Exec& ex, const Microbatch& microbatch, const Tensor& x, GatedMlpState& saved,
                   const FirstGemm& pass) const override;
-  void activate_gate(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved, const FirstGemm& pass) const;
   const Tensor& last_input(const GatedMlpState& saved) const override { return saved.activated; }
   void last_input_grad(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const override;
   void local_work_grad(Exec& ex, const Microbatch& microbatch, GatedMlpState& saved) const override;

@@ -1,6 +1,7 @@
 #include "megalith/nn/linear.h"
 
 #include "megalith/ops/elementwise.h"
+#include "megalith/ops/swiglu.h"
 
 namespace megalith::nn {
 namespace {
@@ -62,6 +63,22 @@ void ColumnParallelLinear::forward_gelu(Exec& ex, const Tensor& x, const GeluRes
                         .sm_margin = margin_for(sub_batch.count > 1)});
 }
 
+void ColumnParallelLinear::forward_swiglu(Exec& ex, const Tensor& x, const SwigluResults& results,
+                                          const SubBatch& sub_batch) const {
+  const auto& [z, y] = results;
+  const Tensor weight = as_matrix(weight_.value);
+  const Index rows = x.dim(0) * sub_batch.count, columns = weight.dim(0);
+  sub_batch.make(ex, y, {rows, columns / 2}, x.dtype());
+  if (bias_ != nullptr) {
+    forward(ex, x, z, sub_batch);
+    return ops::swiglu(ex, {.gate_up = sub_batch.of(z), .y = sub_batch.of(y)});
+  }
+  sub_batch.make(ex, z, {rows, columns}, x.dtype());
+  ops::matmul_swiglu(
+      ex,
+      {.x = x, .w = weight, .z = sub_batch.of(z), .y = sub_batch.of(y), .sm_margin = margin_for(sub_batch.count > 1)});
+}
+
 InFlight ColumnParallelLinear::backward_input(Exec& ex, const Tensor& dy, const Tensor& dx,
                                               RowOperands operands) const {
   const Tensor sums = tp_.region_sums(ex, dx);
@@ -110,6 +127,15 @@ void RowParallelLinear::backward_input_gelu(Exec& ex, const Tensor& dy, const Ge
                                  .bias_grad = bias_grad,
                                  .form = form,
                                  .sm_margin = margin_for(tp_.is_sequence_parallel())});
+}
+
+void RowParallelLinear::backward_input_swiglu(Exec& ex, const Tensor& dy, const SwigluGradient& swiglu) const {
+  ops::matmul_swiglu_backward(ex, {.dy = dy,
+                                   .w = weight_.value,
+                                   .z = swiglu.z,
+                                   .dz = swiglu.dz,
+                                   .y = swiglu.x,
+                                   .sm_margin = margin_for(tp_.is_sequence_parallel())});
 }
 
 void RowParallelLinear::backward_weight(Exec& ex, const BackwardInRegion& gathered, const Tensor& x, ops::Write write,

@@ -60,6 +60,11 @@ class ColumnParallelLinear {
     ops::GeluForm form = ops::GeluForm::tanh;
   };
   void forward_gelu(Exec& ex, const Tensor& x, const GeluResults& results, const SubBatch& sub_batch) const;
+  /// The same followed by SwiGLU: y [T, out/tp/2] of z [T, out/tp].
+  struct SwigluResults {
+    Tensor &z, &y;
+  };
+  void forward_swiglu(Exec& ex, const Tensor& x, const SwigluResults& results, const SubBatch& sub_batch) const;
 
   /// x [O, in] -> [T, in], for backward_weight. With sequence parallelism it is gathered again, because only the shares
   /// were kept.
@@ -114,6 +119,12 @@ class RowParallelLinear {
     ops::GeluForm form = ops::GeluForm::tanh;
   };
   void backward_input_gelu(Exec& ex, const Tensor& dy, const GeluGradient& gelu, const Tensor& bias_grad) const;
+  /// The same back through the SwiGLU that made x from z: overwrites dz [T, 2 in/tp], and x if it was not kept.
+  struct SwigluGradient {
+    Tensor z, dz;
+    Tensor x = {};
+  };
+  void backward_input_swiglu(Exec& ex, const Tensor& dy, const SwigluGradient& swiglu) const;
   /// Adds to the weight gradient; Write::overwrite replaces it. Also adds to the gradient of the bias, over all rows,
   /// unless that has been done. x [T, in/tp]. Turned operands are read in place of dy or x.
   void backward_weight(Exec& ex, const BackwardInRegion& gathered, const Tensor& x, ops::Write write,

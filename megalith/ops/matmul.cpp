@@ -2,6 +2,7 @@
 
 #include "megalith/ops/cuda/gemm.h"
 #include "megalith/ops/dispatch.h"
+#include "megalith/ops/grouped_matmul.h"
 #include "megalith/ops/matmul_kernels.h"
 #include "megalith/ops/row_parts.h"
 
@@ -12,6 +13,13 @@ namespace {
 Tensor column_sum_parts(Exec& ex, const Tensor& matrix, Index parts_on_gpus) {
   const Index blocks = ex.device() == Device::cpu ? cpu::row_blocks(matrix.dim(0)) : parts_on_gpus;
   return ex.tensor({blocks, matrix.dim(1)}, statistics_dtype(matrix.dtype()));
+}
+
+/// Whether a GEMM and its SwiGLU are one kernel: for fewer rows, as in generation, the library has smaller tiles.
+bool is_one_kernel(const Exec& ex, DType dtype, Index rows, Index hidden, Index units) {
+  constexpr Index kMinRows = 4 * kGroupedKernelRows;
+  return rows >= kMinRows && hidden > 0 &&
+         grouped_kernel_fit(ex.device(), dtype, hidden, units) == GroupedKernelFit::fits;
 }
 
 void check_options(const Matmul& args, Index m, Index n) {
@@ -102,6 +110,44 @@ void matmul_gelu_backward(Exec& ex, const MatmulGeluBackward& args) {
        .scratch = parts},
       [args, parts] { cpu::matmul_gelu_backward(args, parts); },
       [args, parts](auto& exec, auto stream) { cuda::matmul_gelu_backward(exec, stream, args, parts); });
+}
+
+void matmul_swiglu(Exec& ex, const MatmulSwiglu& args) {
+  constexpr Arguments kArguments{"matmul_swiglu"};
+  expect_float(ex, args.x, "matmul_swiglu");
+  const DType dtype = args.x.dtype();
+  const auto [tokens, k] = kArguments.dims<2>(args.x, "x");
+  const Index units = kArguments.dims<2>(args.y, "y")[1];
+  kArguments.like(args.w, {2 * units, k}, dtype, "w");
+  kArguments.like(args.z, {tokens, 2 * units}, dtype, "z");
+  kArguments.like(args.y, {tokens, units}, dtype, "y");
+  run_kernel(
+      ex, {.name = "matmul_swiglu", .reads = {args.x, args.w}, .writes = {args.z, args.y}},
+      [args] { cpu::matmul_swiglu(args); },
+      [args, in_one = is_one_kernel(ex, dtype, tokens, k, units)](auto& exec, auto stream) {
+        cuda::matmul_swiglu(exec, stream, args, in_one);
+      });
+}
+
+void matmul_swiglu_backward(Exec& ex, const MatmulSwigluBackward& args) {
+  constexpr Arguments kArguments{"matmul_swiglu_backward"};
+  expect_float(ex, args.dy, "matmul_swiglu_backward");
+  const DType dtype = args.dy.dtype();
+  const auto [tokens, n] = kArguments.dims<2>(args.dy, "dy");
+  const Index units = kArguments.dims<2>(args.w, "w")[1];
+  kArguments.like(args.w, {n, units}, dtype, "w");
+  kArguments.like(args.z, {tokens, 2 * units}, dtype, "z");
+  kArguments.like(args.dz, {tokens, 2 * units}, dtype, "dz");
+  if (args.y) kArguments.like(args.y, {tokens, units}, dtype, "y");
+  const Tensor dh = is_one_kernel(ex, dtype, tokens, n, units) ? Tensor() : ex.tensor({tokens, units}, dtype);
+  run_kernel(
+      ex,
+      {.name = "matmul_swiglu_backward",
+       .reads = {args.dy, args.w, args.z},
+       .writes = {args.dz, args.y},
+       .scratch = dh},
+      [args, dh] { cpu::matmul_swiglu_backward(args, dh); },
+      [args, dh](auto& exec, auto stream) { cuda::matmul_swiglu_backward(exec, stream, args, dh); });
 }
 
 }  // namespace megalith::ops

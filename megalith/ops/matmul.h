@@ -63,4 +63,27 @@ struct MatmulGeluBackward {
 };
 void matmul_gelu_backward(Exec& ex, const MatmulGeluBackward& args);
 
+/// The first half of a gated MLP: z = x w^T, the gate and the up of each of F units side by side; y = silu(gate) up of
+/// the rounded z, as in swiglu (swiglu.h). On a Hopper GPU one kernel does both in 16 bits, where grouped GEMMs have it
+/// (grouped_kernel_fit()), for 512 rows and more.
+///   x [T, K], w [2F, K], z [T, 2F], y [T, F]; all of one dtype. Backward reads z.
+struct MatmulSwiglu {
+  Tensor x, w;  // in
+  Tensor z, y;  // out
+  SmMargin sm_margin = SmMargin::none;
+};
+void matmul_swiglu(Exec& ex, const MatmulSwiglu& args);
+
+/// The backward pass through it: dz is that of swiglu_backward (swiglu.h) from dh = dy w, which the kernel does not
+/// round. Other backends take T F numbers of scratch for dh. Where y was not kept, it is made again, with the same
+/// bits: the kernel has it at hand, and others read z once more.
+///   dy [T, N], w [N, F], z, dz [T, 2F], y [T, F]
+struct MatmulSwigluBackward {
+  Tensor dy, w, z;  // in
+  Tensor dz;        // out
+  Tensor y = {};    // out; may be undefined
+  SmMargin sm_margin = SmMargin::none;
+};
+void matmul_swiglu_backward(Exec& ex, const MatmulSwigluBackward& args);
+
 }  // namespace megalith::ops

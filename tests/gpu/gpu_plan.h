@@ -7,8 +7,10 @@ namespace megalith::support {
 /// Widths that tensor cores and cuDNN's attention take; an odd vocabulary; attention without dropout, so that it is
 /// cuDNN's; and microbatches so long that copy engines carry what is sent of them, but short where processes may send
 /// it by a network.
-inline config::RunPlan gpu_plan(const Grid& grid, const std::string& precision, Index steps) {
+inline config::RunPlan gpu_plan(const Grid& grid, const std::string& precision, Index steps,
+                                const std::string& family = "gpt2") {
   config::RunConfig c = support::small_config(grid, precision, steps);
+  c.model.family = family;
   c.model.hidden_size = 256;
   c.model.ffn_hidden_size = 512;
   c.model.seq_len = comm::ranks_are_processes() ? 128 : 1024;

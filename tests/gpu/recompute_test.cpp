@@ -39,5 +39,17 @@ TEST(GpuRecompute, HasTheBitsOfKeptActivationsEagerlyAndFromGraphs) {
   }
 }
 
+// SwiGLU reads the rounded result of its GEMM, also where one kernel computes both.
+TEST(GpuRecompute, OfSwigluHasTheBitsOfKeptOnes) {
+  MEGALITH_NEEDS_GPUS(1);
+  config::RunPlan plan = support::gpu_plan({}, "bf16", kSteps, "llama");
+  const std::unique_ptr<support::GraphRun> kept = run(plan);
+  for (const nn::RecomputeModule module : {nn::RecomputeModule::gelu, nn::RecomputeModule::mlp}) {
+    SCOPED_TRACE(module == nn::RecomputeModule::gelu ? "gelu" : "mlp");
+    plan.recompute = support::selective({module});
+    support::expect_same(*run(plan), *kept);
+  }
+}
+
 }  // namespace
 }  // namespace megalith

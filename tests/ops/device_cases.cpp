@@ -6,6 +6,7 @@
 #include "megalith/ops/elementwise.h"
 #include "megalith/ops/matmul.h"
 #include "megalith/ops/norm.h"
+#include "megalith/ops/swiglu.h"
 
 namespace megalith::ops {
 namespace {
@@ -209,6 +210,44 @@ TEST_P(DeviceOps, ProductsWithGelu) {
       expect_close(grad, "bias_grad", GetParam().dtype == DType::f32 ? 1e-5 : GetParam().once);
       t().release();
     }
+  }
+}
+
+TEST_P(DeviceOps, ProductsWithSwiglu) {
+  struct Product {
+    Index tokens, units, k;
+  };
+  // On Hopper GPUs 512 rows and more of widths of multiples of 8 take the kernel of grouped GEMMs: parts of its tiles
+  // of 128 x 256 x 64, an odd number of tiles, and more of them than thread blocks.
+  for (const auto [tokens, units, k] :
+       {Product{1, 1, 1}, Product{13, 17, 19}, Product{0, 8, 8}, Product{3, 8, 0}, Product{130, 1024, 256},
+        Product{512, 256, 128}, Product{513, 8, 8}, Product{639, 136, 200}, Product{641, 1288, 72},
+        Product{12011, 264, 72}, Product{640, 132, 64}, Product{640, 136, 76}}) {
+    SCOPED_TRACE(::testing::Message() << tokens << " x " << units << " x " << k);
+    const Twin x = t().in({tokens, k}, 1), w = t().in({2 * units, k}, 2, 0.3);
+    const Twin z = t().out({tokens, 2 * units}), y = t().out({tokens, units}),
+               saved = t().in({tokens, 2 * units}, 7, 3);
+    const Twin dy = t().in({tokens, k}, 4), back = t().in({k, units}, 5, 0.3), dz = t().out({tokens, 2 * units});
+    const Twin again = t().out({tokens, units}), dz_and_y = t().out({tokens, 2 * units});
+    t().run([&](Exec& ex) {
+      matmul_swiglu(ex, {.x = x.on(ex), .w = w.on(ex), .z = z.on(ex), .y = y.on(ex)});
+      matmul_swiglu_backward(ex, {.dy = dy.on(ex), .w = back.on(ex), .z = saved.on(ex), .dz = dz.on(ex)});
+      matmul_swiglu_backward(
+          ex, {.dy = dy.on(ex), .w = back.on(ex), .z = saved.on(ex), .dz = dz_and_y.on(ex), .y = again.on(ex)});
+    });
+    expect_same(z, "z");
+    expect_twice_rounded(y, "swiglu(z)");
+    expect_twice_rounded(dz, "dz");
+    EXPECT_EQ(t().read(dz_and_y.tested), t().read(dz.tested));
+    // y follows from the rounded z alone, whichever kernel makes it.
+    const Twin of_z = t().out({tokens, units}), of_saved = t().out({tokens, units});
+    t().run([&](Exec& ex) {
+      swiglu(ex, {.gate_up = z.on(ex), .y = of_z.on(ex)});
+      swiglu(ex, {.gate_up = saved.on(ex), .y = of_saved.on(ex)});
+    });
+    EXPECT_EQ(t().read(of_z.tested), t().read(y.tested));
+    EXPECT_EQ(t().read(of_saved.tested), t().read(again.tested));
+    t().release();
   }
 }
 

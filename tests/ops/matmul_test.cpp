@@ -1,6 +1,7 @@
 #include "megalith/ops/matmul.h"
 
 #include "megalith/ops/cpu/product.h"
+#include "megalith/ops/swiglu.h"
 
 #include "tests/ops/op_test.h"
 
@@ -168,6 +169,34 @@ TEST_P(MatmulTest, GeluFormsEqualTheirParts) {
   }
 }
 
+TEST_P(MatmulTest, SwigluEqualsItsParts) {
+  for (const auto [tokens, units, k] :
+       {MatmulSizes{1, 1, 1}, MatmulSizes{13, 17, 19}, MatmulSizes{130, 40, 30}, MatmulSizes{0, 4, 3}}) {
+    const Tensor x = put({tokens, k}, random_values(tokens * k, 1)),
+                 w = put({2 * units, k}, random_values(2 * units * k, 2));
+    const Tensor z = empty({tokens, 2 * units}), y = empty({tokens, units});
+    matmul_swiglu(ex_, {.x = x, .w = w, .z = z, .y = y});
+    const Tensor z2 = empty(z.shape()), y2 = empty(y.shape());
+    matmul(ex_, {.a = x, .b = w, .c = z2, .transpose_b = Transpose::yes});
+    swiglu(ex_, {.gate_up = z2, .y = y2});
+    EXPECT_EQ(values_of(z), values_of(z2));
+    EXPECT_EQ(values_of(y), values_of(y2));
+
+    const Tensor dy = put({tokens, k}, random_values(tokens * k, 4)),
+                 back = put({k, units}, random_values(units * k, 5));
+    const Tensor dz = empty(z.shape()), dz2 = empty(z.shape()), dz3 = empty(z.shape()), dh = empty(y.shape()),
+                 again = empty(y.shape());
+    matmul_swiglu_backward(ex_, {.dy = dy, .w = back, .z = z, .dz = dz});
+    matmul_swiglu_backward(ex_, {.dy = dy, .w = back, .z = z, .dz = dz3, .y = again});
+    EXPECT_EQ(values_of(again), values_of(y));
+    EXPECT_EQ(values_of(dz3), values_of(dz));
+    matmul(ex_, {.a = dy, .b = back, .c = dh});
+    swiglu_backward(ex_, {.gate_up = z, .dy = dh, .dgate_up = dz2});
+    EXPECT_EQ(values_of(dz), values_of(dz2));
+    ex_.release();
+  }
+}
+
 TEST_P(MatmulTest, SameBitsForAnyTeam) {
   for (const MatmulSizes& s :
        {MatmulSizes{200, 500, 300}, MatmulSizes{96, 96, 2000}, MatmulSizes{1, 4000, 100}, MatmulSizes{4000, 1, 100}}) {
@@ -190,6 +219,12 @@ TEST_P(MatmulTest, NamesTheArgumentThatDoesNotFit) {
             "[matmul.a] shape = [3, 4]: must be [3, 3]");
   EXPECT_EQ(error_text([&] { matmul(ex_, {.a = empty({4}), .b = b, .c = c}); }),
             "[matmul.a] shape = [4]: must have 2 dimensions");
+  EXPECT_EQ(error_text([&] { matmul_swiglu(ex_, {.x = a, .w = b, .z = c, .y = c}); }),
+            "[matmul_swiglu.w] shape = [5, 2]: must be [4, 4]");
+  EXPECT_EQ(error_text([&] {
+              matmul_swiglu_backward(ex_, {.dy = a, .w = empty({4, 1}), .z = c, .dz = a});
+            }),
+            "[matmul_swiglu_backward.dz] shape = [3, 4]: must be [3, 2]");
 }
 
 TEST(Matmul, RefusesOtherTypes) {

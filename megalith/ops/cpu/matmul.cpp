@@ -7,6 +7,7 @@
 #include "megalith/ops/elementwise_kernels.h"
 #include "megalith/ops/grouped_matmul_kernels.h"
 #include "megalith/ops/matmul_kernels.h"
+#include "megalith/ops/swiglu_kernels.h"
 
 namespace megalith::ops::cpu {
 namespace {
@@ -380,6 +381,17 @@ void matmul_gelu_backward(const MatmulGeluBackward& args, const Tensor& parts) {
     }
     bias_backward(args.dz, args.bias_grad, parts);
   });
+}
+
+void matmul_swiglu(const MatmulSwiglu& args) {
+  matmul({.a = args.x, .b = args.w, .c = args.z, .transpose_b = Transpose::yes}, {});
+  swiglu({.gate_up = args.z, .y = args.y});
+}
+
+void matmul_swiglu_backward(const MatmulSwigluBackward& args, const Tensor& dh) {
+  matmul({.a = args.dy, .b = args.w, .c = dh}, {});
+  if (args.y) swiglu({.gate_up = args.z, .y = args.y});
+  swiglu_backward({.gate_up = args.z, .dy = dh, .dgate_up = args.dz});
 }
 
 }  // namespace megalith::ops::cpu

@@ -8,11 +8,13 @@
 #include "megalith/base/str.h"
 #include "megalith/ops/cuda/gelu_product.h"
 #include "megalith/ops/cuda/gemm_library.h"
+#include "megalith/ops/cuda/grouped_product.h"
 #include "megalith/ops/cuda/scaled_product.h"
 #include "megalith/ops/elementwise_kernels.h"
 #include "megalith/ops/grouped_matmul_kernels.h"
 #include "megalith/ops/matmul_kernels.h"
 #include "megalith/ops/scaled_matmul_kernels.h"
+#include "megalith/ops/swiglu_kernels.h"
 
 namespace megalith::ops::cuda {
 namespace {
@@ -83,6 +85,10 @@ GemmSource source_of(const ScaledMatmul& args) {
 
 /// In cuBLASLt's epilogues tanh is an approximation: errors of 2e-5 (seen on an H200), which 16 bits do not show.
 bool has_gelu_epilogue(const Tensor& x) { return x.dtype() != DType::f32 && x.dim(1) > 0; }
+
+/// A weight [N, K] as that of the only group.
+Tensor as_one_group(const Tensor& weight) { return weight.reshaped({1, weight.dim(0), weight.dim(1)}); }
+const TileGroups kOneGroup{};
 
 /// One of about eight sizes per octave, which stands for all sizes near it.
 Index size_class(Index rows) {
@@ -256,6 +262,27 @@ void matmul_gelu_backward(Exec& ex, Stream stream, const MatmulGeluBackward& arg
   matmul(ex, stream, product, {});
   gelu_backward(stream, {.z = args.z, .dy = args.dz, .dz = args.dz, .form = args.form});
   bias_backward(stream, args.dz, args.bias_grad, parts);
+}
+
+void matmul_swiglu(Exec& ex, Stream stream, const MatmulSwiglu& args, bool in_one) {
+  if (args.y.numel() == 0) return;
+  const TiledUp up{.x = args.x, .w = as_one_group(args.w), .z = args.z, .h = args.y};
+  if (in_one && grouped_product(ex, stream, up, kOneGroup, margin_of(ex, args.sm_margin))) return;
+  matmul(ex, stream,
+         {.a = args.x, .b = args.w, .c = args.z, .transpose_b = Transpose::yes, .sm_margin = args.sm_margin}, {});
+  swiglu(stream, {.gate_up = args.z, .y = args.y});
+}
+
+void matmul_swiglu_backward(Exec& ex, Stream stream, const MatmulSwigluBackward& args, const Tensor& dh) {
+  if (args.dz.numel() == 0) return;
+  if (dh) {
+    matmul(ex, stream, {.a = args.dy, .b = args.w, .c = dh, .sm_margin = args.sm_margin}, {});
+    if (args.y) swiglu(stream, {.gate_up = args.z, .y = args.y});
+    return swiglu_backward(stream, {.gate_up = args.z, .dy = dh, .dgate_up = args.dz});
+  }
+  const TiledDownInputGrad down{.dy = args.dy, .w = as_one_group(args.w), .z = args.z, .dz = args.dz, .ph = args.y};
+  if (!grouped_product(ex, stream, down, kOneGroup, margin_of(ex, args.sm_margin)))
+    throw InternalError(str("[matmul_swiglu_backward] dy = ", args.dy.shape(), ": the kernel refuses what fits it"));
 }
 
 }  // namespace megalith::ops::cuda

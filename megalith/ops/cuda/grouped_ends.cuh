@@ -199,9 +199,13 @@ __device__ __forceinline__ void finish_up_gated(const GroupedArgs& args, ChunkWr
         const float *const gate = sums + 8 * (side * kBlocks + 4 * half + t), *const up = gate + 4;
         z_upper[t] = {packed<T>(gate[0], up[0]), packed<T>(gate[1], up[1])};
         z_lower[t] = {packed<T>(gate[2], up[2]), packed<T>(gate[3], up[3])};
+        const std::uint32_t words[4] = {z_upper[t].x, z_upper[t].y, z_lower[t].x, z_lower[t].y};
         float h[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) h[i] = gate[i] * silu_gate(gate[i]) * up[i];
+        for (int i = 0; i < 4; ++i) {
+          const float2 z = unpacked<T>(words[i]);
+          h[i] = z.x * silu_gate(z.x) * z.y;
+        }
         upper[4 * half + t] = packed<T>(h[0], h[1]);
         lower[4 * half + t] = packed<T>(h[2], h[3]);
       }

@@ -69,10 +69,15 @@ GroupedArgs arguments(const GroupedOperands& operands, const TileGroups& groups)
     args.b = map_by_rows(*operands.b, is_forward(kKind) ? kTileColumns / 2 : kDepth);
   }
   args.out = map_by_rows(*operands.out, kChunkRows);
-  args.begin = pointer<const std::int32_t>(groups.begin) + groups.first;
-  args.rows = pointer<const std::int32_t>(groups.rows) + groups.first;
-  args.first_group = static_cast<int>(groups.first);
-  args.groups = static_cast<int>(groups.count < 0 ? groups.begin.dim(0) - groups.first : groups.count);
+  if (groups.rows) {
+    args.begin = pointer<const std::int32_t>(groups.begin) + groups.first;
+    args.rows = pointer<const std::int32_t>(groups.rows) + groups.first;
+    args.first_group = static_cast<int>(groups.first);
+    args.groups = static_cast<int>(groups.count < 0 ? groups.begin.dim(0) - groups.first : groups.count);
+  } else {
+    args.groups = 1;
+    args.all_rows = static_cast<int>(operands.a->dim(0));
+  }
   args.result_rows = static_cast<int>(operands.result_rows);
   args.columns = static_cast<int>(operands.columns);
   args.depth = static_cast<int>(operands.depth);

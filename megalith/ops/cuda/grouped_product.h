@@ -12,8 +12,9 @@ inline constexpr Index kGroupedTileRows = 128;
 /// Which rows are whose. begin[g] is a multiple of kGroupedTileRows; begin[g] + rows[g] is at most the rows of the
 /// operands. Rows of an input from there up to the next multiple must be zeros. So are then those rows of a result.
 /// Other rows are neither read nor written. The kernels rely on it all and check nothing.
+/// Without begin and rows all rows are of one group, whatever their number.
 struct TileGroups {
-  Tensor begin, rows;           // [G] i32, in device memory
+  Tensor begin, rows;           // [G] i32, in device memory, or both undefined
   Index first = 0, count = -1;  ///< the op is for groups [first, first + count); -1: all from first on
 };
 
@@ -37,7 +38,7 @@ bool grouped_product(Exec& ex, Stream stream, const TiledForward& args, const Ti
 /// up of a unit in turn, h = silu(gate) up. gelu: F from F, h = gelu(z).
 enum class TiledActivation { gated, gelu };
 
-/// z_g = x_g w_g^T and the activation of the sums, before they are rounded. N = 2 F where gated, else F.
+/// z_g = x_g w_g^T and the activation: gated of the rounded z, gelu of the sums. N = 2 F where gated, else F.
 struct TiledUp {
   Tensor x, w;  // in   [M, K], [G, N, K]; F % 8 == 0 where gated
   Tensor z;     // out  [M, N], or undefined
@@ -56,13 +57,13 @@ bool grouped_product(Exec& ex, Stream stream, const TiledInputGrad& args, const 
 /// What precedes the down product, backward: dh_g = dy_g w_g (not stored), with h of z and p a row's weight:
 /// dz = p activation'(z) dh, ph = p h, dp = the sum of dh h over a row. All from f32, rounded once.
 struct TiledDownInputGrad {
-  Tensor dy, w;  // in   [M, H], [G, H, F]
-  Tensor z;      // in   [M, 2 F] where gated, else [M, F]
-  Tensor p;      // in   [M] f32, or undefined: 1
-  Tensor dz;     // out  as z; may be z
-  Tensor ph;     // out  [M, F], or undefined
-  Tensor dp;     // out  [M] f32, or undefined; then parts is not needed
-  Tensor parts;  // scratch  f32 [M, tiled_dp_parts(F)]: sums over tiles, which dp adds in order
+  Tensor dy, w;       // in   [M, H], [G, H, F]
+  Tensor z;           // in   [M, 2 F] where gated, else [M, F]
+  Tensor p = {};      // in   [M] f32, or undefined: 1
+  Tensor dz;          // out  as z; may be z
+  Tensor ph = {};     // out  [M, F], or undefined
+  Tensor dp = {};     // out  [M] f32, or undefined, as without TileGroups::begin; then parts is not needed
+  Tensor parts = {};  // scratch  f32 [M, tiled_dp_parts(F)]: sums over tiles, which dp adds in order
   TiledActivation activation = TiledActivation::gated;
 };
 bool grouped_product(Exec& ex, Stream stream, const TiledDownInputGrad& args, const TileGroups& groups, int sm_margin);

@@ -35,8 +35,9 @@ struct GroupedArgs {
   CUtensorMap a, b, out;             // out: y, h, dx, dz or dw
   CUtensorMap more;                  // up: z. down: ph
   CUtensorMap z;                     // down: read
-  const std::int32_t *begin, *rows;  // [groups]
-  std::uint32_t* items;              // how many items were given out; 0 before and after
+  const std::int32_t *begin, *rows;  // [groups], or null: one group of all rows
+  int all_rows;
+  std::uint32_t* items;  // how many items were given out; 0 before and after
   int first_group, groups;
   int result_rows;  // weight_grad: of each group
   int columns;      // of the result
@@ -68,7 +69,7 @@ class Walk {
   __device__ Walk(const GroupedArgs& args, int rank, int lane) : args_(args), rank_(rank), lane_(lane) {
     int items = 0, largest = 0;
     for (int group = lane; group < args.groups; group += kWarp) {
-      const int rows = __ldg(args.rows + group);
+      const int rows = rows_of(group);
       items += items_of(rows);
       largest = max(largest, size_class(rows));
     }
@@ -110,6 +111,7 @@ class Walk {
   static constexpr int kNowhere = 1 << 30;
   static constexpr int kBand = 8;  // in pairs of tiles
 
+  __device__ int rows_of(int group) const { return args_.rows == nullptr ? args_.all_rows : __ldg(args_.rows + group); }
   /// A group's class: the larger the group, the greater.
   static __device__ int size_class(int rows) { return is_weight_grad(kKind) ? kWarp - __clz(rows) : 0; }
   __device__ int tile_rows(int rows) const {
@@ -127,8 +129,8 @@ class Walk {
   __device__ void load() {
     const int group = window_ + lane_;
     const bool is_there = group < args_.groups;
-    rows_ = is_there ? __ldg(args_.rows + group) : 0;
-    begin_ = is_there ? __ldg(args_.begin + group) : 0;
+    rows_ = is_there ? rows_of(group) : 0;
+    begin_ = is_there && args_.begin != nullptr ? __ldg(args_.begin + group) : 0;
     end_ = is_there && size_class(rows_) == class_ ? items_of(rows_) : 0;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
