@@ -17,7 +17,7 @@
 namespace megalith::comm {
 namespace {
 
-constexpr std::size_t kHeadBytes = alignof(PositionSlot);
+constexpr std::size_t kHeadBytes = 9 * alignof(PositionSlot);
 
 std::uint64_t own_process_space() {
   struct stat space {};
@@ -188,6 +188,22 @@ std::vector<std::optional<RankPosition>> Positions::read_all() const {
 bool Positions::claim_report() { return head().reports.fetch_add(1) == 0; }
 
 bool Positions::is_failure_reported() const { return head().reports.load() > 0; }
+
+void Positions::write_failure(int rank, std::string_view reason) {
+  Head& to = head();
+  auto none = Note::none;
+  if (!to.failure.compare_exchange_strong(none, Note::in_writing)) return;
+  to.failed_rank = rank;
+  to.failure_bytes = static_cast<std::int32_t>(reason.copy(to.failure_text.data(), to.failure_text.size()));
+  to.failure.store(Note::written, std::memory_order_release);
+}
+
+std::optional<RankFailure> Positions::failure() const {
+  const Head& from = head();
+  if (from.failure.load(std::memory_order_acquire) != Note::written) return std::nullopt;
+  const std::string_view text(from.failure_text.data(), static_cast<std::size_t>(from.failure_bytes));
+  return RankFailure{from.failed_rank, std::string(text)};
+}
 
 void Positions::share(std::shared_ptr<std::byte> memory, std::vector<int> homes, int own) {
   homes_ = std::move(homes);

@@ -98,6 +98,12 @@ struct RankPosition {
   std::string process;  ///< "process 4242 is stopped"; empty where it is not known
 };
 
+/// The error with which a rank failed.
+struct RankFailure {
+  int rank = 0;
+  std::string reason;
+};
+
 /// The positions of all ranks of a job, as far as this process can read them. Shared by the ranks of a process.
 class Positions {
  public:
@@ -112,6 +118,12 @@ class Positions {
   bool claim_report();
   /// Whether a rank reports a failure. Any thread may call it.
   bool is_failure_reported() const;
+  /// A rank's failure and its error, of which the first kMaxFailureText bytes are kept. The first call of all processes
+  /// that share this memory counts.
+  void write_failure(int rank, std::string_view reason);
+  /// The failure that was written; nothing while there is none. Any thread may call it.
+  std::optional<RankFailure> failure() const;
+  static constexpr std::size_t kMaxFailureText = 500;
 
   /// From here on the ranks with the same home share `memory`, of shared_bytes(size), whose bytes were 0 at first;
   /// null: this rank keeps the memory that it has. `homes`: of each rank, the lowest that shares its memory. Only `own`
@@ -128,9 +140,13 @@ class Positions {
   bool claim_turn(double now_s, double period_s);
 
  private:
+  enum class Note : std::int32_t { none, in_writing, written };
   struct Head {
     std::atomic<std::int32_t> reports{0};
     std::atomic<double> last_turn_s{0};
+    std::atomic<Note> failure{Note::none};  ///< `written`: the members below are valid, and stay
+    std::int32_t failed_rank = 0, failure_bytes = 0;
+    std::array<char, kMaxFailureText> failure_text{};
   };
   PositionSlot& slot(int rank) const;
   Head& head() const;

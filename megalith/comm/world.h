@@ -67,7 +67,8 @@ class World {
   /// Signals the other ranks that this rank fails. Their waits throw AbortedError within 10 s.
   virtual void abort(const std::string& reason) = 0;
   /// "rank 2 failed first: its error", as far as this rank can know it while its thread waits for something else. Empty
-  /// if no rank has failed. Any thread may call this.
+  /// if no rank has failed. Any thread may call this. Between processes: a failure on a host that shares memory, or one
+  /// of which a thread of such a process has heard within its own calls.
   virtual std::string failure() const { return {}; }
   /// What all ranks do, as far as this rank can read it: what the verdict about a hang follows from. Null in a dry
   /// world.

@@ -5,14 +5,17 @@
 //   mpirun ... comm_check apart [WHAT]  on processes that share none, as on several hosts
 //   mpirun ... comm_check nccl [WHAT...] on processes with a GPU each
 // WHAT, without which it is all:
+//   FailureHeard       processes only, two: rank 1 fails, and rank 0 prints what World::failure() returns
 //   all, NAME          the cases of transport_cases.h, or one of them, or a misuse (which then ends in its error)
 //   --list             the misuse cases: name, ranks, exit code, one a line
 //   --expect NAME      what the error text of a misuse case must contain, one fragment a line
 //   --mutations        the cases of mutation_cases.h for processes, one name a line; each is a WHAT, too
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "megalith/base/error.h"
@@ -59,6 +62,34 @@ double timeout_of(const std::string& name) {
   const bool is_mutation =
       std::ranges::any_of(mutation_cases(), [&](const MutationCase& each) { return name == each.name(); });
   return is_mutation ? kMutationTimeout_s : 60;
+}
+
+constexpr const char* kFailureHeard = "FailureHeard";
+
+/// Rank 1 fails while rank 0 waits without communication, as for a GPU. If the processes share memory, another thread
+/// of rank 0 hears of it there; else once its own thread has received the message.
+void hear_of_failure(World& world, bool apart) {
+  const auto moment = std::chrono::milliseconds(5);
+  Exec ex;
+  std::byte begun{};
+  const Tensor message(&begun, {1}, DType::u8);
+  if (world.rank() == 1) {
+    recv(ex, world.all(), message, 0).wait(ex);  // from here on rank 0 waits for nothing before its body
+    world.abort("[loss] loss = nan");
+    std::this_thread::sleep_for(1000 * moment);  // the job ends when this throws
+    throw NonFiniteError("[loss] loss = nan");
+  }
+  std::string heard;
+  try {
+    send(ex, world.all(), message, 1).wait(ex);
+    if (apart) barrier(ex, world.all());
+  } catch (const AbortedError&) {  // in its own calls it hears of it anyway
+  }
+  std::thread([&] {
+    for (; heard.empty(); heard = world.failure()) std::this_thread::sleep_for(moment);
+  }).join();
+  std::printf("heard: %s\n", heard.c_str());
+  std::fflush(stdout);
 }
 
 /// Runs `body` as this process's rank under mpirun.
@@ -120,6 +151,7 @@ int run(const std::vector<std::string>& arguments) {
   } else {
     const auto sharing = [&](World& world) {
       if (!apart) world.share_memory();
+      if (name == kFailureHeard) return hear_of_failure(world, apart);
       body(world);
       if (apart || (name != "all" && name != "PublishedMemory")) return;
       write_into_published_memory(world);

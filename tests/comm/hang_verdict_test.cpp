@@ -114,6 +114,18 @@ TEST(Positions, AreReadAsTheyWereWritten) {
   EXPECT_FALSE(positions.claim_report()) << "one rank reports";
 }
 
+TEST(Positions, HoldTheFirstFailure) {
+  Positions positions(3);
+  EXPECT_FALSE(positions.failure());
+  const std::string reason(Positions::kMaxFailureText + 1, 'x');
+  positions.write_failure(2, reason);
+  positions.write_failure(1, "later");
+  ASSERT_TRUE(positions.failure());
+  EXPECT_EQ(positions.failure()->rank, 2);
+  EXPECT_EQ(positions.failure()->reason, reason.substr(1)) << "the text is cut";
+  EXPECT_FALSE(positions.read(0)) << "no rank has written its position";
+}
+
 TEST(Positions, AreNeverReadInTheMiddleOfAChange) {
   Positions positions(1);
   PositionWriter& writer = positions.writer(0);

@@ -35,6 +35,8 @@ void check(int status, std::string_view what) {
   throw BackendError(str("[mpi] ", what, " failed: ", std::string_view(text.data(), static_cast<std::size_t>(length))));
 }
 
+std::string failure_text(int rank, std::string_view reason) { return str("rank ", rank, " failed first: ", reason); }
+
 /// What a failing rank sends to all others.
 struct FailureNote {
   std::int32_t rank = 0;
@@ -228,7 +230,8 @@ void MpiLink::poll_failures() {
   if (done == 0) return;
   if (heard_.rank < failed_rank_) {
     failed_rank_ = heard_.rank;
-    failure_ = str("rank ", heard_.rank, " failed first: ", heard_.text.data());
+    failure_ = failure_text(heard_.rank, heard_.text.data());
+    positions_->write_failure(heard_.rank, heard_.text.data());  // for other threads, and processes that share it
   }
   listen();
 }
@@ -244,6 +247,7 @@ void MpiLink::tell_failure(std::string_view reason) {
   told_.rank = rank_;
   const std::string_view text = reason.empty() ? "no reason given" : reason.substr(0, told_.text.size() - 1);
   std::copy(text.begin(), text.end(), told_.text.begin());
+  positions_->write_failure(rank_, text);
   for (int other = 0; other < size(); ++other) {
     if (other != rank_) isend(&told_, sizeof(told_), other, kFailureTag);
   }
@@ -265,6 +269,7 @@ class MpiWorld final : public World {
   int size() const override { return link_.size(); }
   std::string_view transport() const override { return "mpi"; }
   void abort(const std::string& reason) override { link_.tell_failure(reason); }
+  std::string failure() const override;
   void share_memory() override;
   bool shares_memory_with(int rank) const override { return link_.shares_memory_with(rank); }
 
@@ -276,6 +281,14 @@ class MpiWorld final : public World {
  private:
   MpiLink& link_;
 };
+
+/// Only the rank's own thread may call MPI, so this is what a process of this host has written into the shared memory:
+/// its own failure, or one of another host of which its thread has heard. Without shared memory, what the own thread
+/// has heard. Empty for a failure of this rank itself, whose error its thread has.
+std::string MpiWorld::failure() const {
+  const auto failure = link_.positions()->failure();
+  return failure.has_value() && failure->rank != rank() ? failure_text(failure->rank, failure->reason) : std::string();
+}
 
 /// The lowest rank of a host makes the memory, the others open it by the random number of the first, and then it has no
 /// name any more. A rank that cannot open it (a container of its own) counts as one on a host of its own.
