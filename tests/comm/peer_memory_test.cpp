@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "megalith/base/error.h"
@@ -215,6 +216,73 @@ TEST(PeerMemory, OfARankThatHasEndedIsNotAskedFor) {
     }
   });
   EXPECT_TRUE(mapped[1].now().empty());
+}
+
+/// A rank that ends between a request and its answer needs the memory no more, as one that has ended before: it is
+/// neither waited for nor an error. The other ranks must have answered.
+TEST(PeerMemory, OfARankThatEndsWithoutAnAnswerIsNotWaitedFor) {
+  enum class Ends { after_request, before_request };
+  for (const Ends ends : {Ends::after_request, Ends::before_request}) {
+    for (const bool mapped_before : {false, true}) {
+      std::array<Mapped, 3> mapped;
+      run_ranks(3, [&](World& world) {
+        if (world.rank() == 1) {
+          const std::unique_ptr<ProcessLinks> links = ProcessLinks::connect(world.all());
+          std::array<std::byte, 64> request{};
+          std::byte done{};
+          if (mapped_before) {
+            EXPECT_GT(::recv(links->from(0).number(), request.data(), request.size(), 0), 0);
+            EXPECT_TRUE(ProcessLinks::send(links->from(0), {&done, 1}));
+          }
+          const bool reads = ends == Ends::after_request;
+          EXPECT_GT(::recv(links->from(0).number(), request.data(), request.size(), reads ? 0 : MSG_PEEK), 0);
+          links->from(0) = Descriptor();
+          return meet(world);
+        }
+        const auto memory = share(world, mapped[static_cast<std::size_t>(world.rank())]);
+        if (world.rank() == 0) {
+          std::byte* const part = memory->take_addresses(1);
+          memory->publish(part, 1, file_of("x").number());
+          EXPECT_TRUE(mapped[2].now().contains(part));
+          memory->withdraw(part, 1, MemoryPublisher::Published::yes);
+          EXPECT_TRUE(mapped[2].now().empty());
+          EXPECT_EQ(memory->take_addresses(0x1000), part) << "all addresses are free again";
+        }
+        meet(world);
+      });
+    }
+  }
+}
+
+/// A rank that ends between its request and the answer: the others go on to serve.
+TEST(PeerMemory, AnAnswerToARankThatHasEndedIsLost) {
+  std::array<Mapped, 3> mapped;
+  std::atomic<bool> has_ended = false;
+  mapped[0].before = [&] {
+    while (!has_ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  run_ranks(3, [&](World& world) {
+    if (world.rank() == 1) {
+      std::unique_ptr<ProcessLinks> links = ProcessLinks::connect(world.all());
+      const Descriptor file = file_of("x");
+      struct {
+        std::uint32_t kind = 0, unused = 0;
+        std::uint64_t address = reinterpret_cast<std::uint64_t>(range_of(1));
+        Index bytes = 1;
+      } map;
+      EXPECT_TRUE(ProcessLinks::send(links->to(0), std::as_bytes(std::span(&map, 1)), file.number()));
+      links.reset();
+      has_ended = true;
+      for (int meeting = 0; meeting < 3; ++meeting) meet(world);
+      return;
+    }
+    const auto memory = share(world, mapped[static_cast<std::size_t>(world.rank())]);
+    meet(world);
+    if (world.rank() == 2) memory->publish(memory->take_addresses(1), 1, file_of("y").number());
+    meet(world);
+    EXPECT_EQ(mapped[0].now().size(), 2u) << "of ranks 1 and 2";
+    meet(world);
+  });
 }
 
 }  // namespace
