@@ -190,10 +190,11 @@ void check_ramp(const RunPlan& plan, Problems& out) {
   require(!plan.task.is_set(),
           "does not go with task.name: an epoch has whole batches of one size, and intervals are counted in steps");
   require(plan.model.moe.replay.empty(), "does not go with moe.replay, whose file has steps of one size");
-  require(ramp.end == plan.train.global_batch,
-          str("must end at train.global_batch = ", plan.train.global_batch, "; leave that out"));
-  if (ramp.end != plan.train.global_batch || !can_run(plan, ramp.end)) return;  // reported already
-  const auto nearest = [&] {
+  const bool ends_right = ramp.end == plan.train.global_batch;
+  require(ends_right, str("must end at train.global_batch = ", plan.train.global_batch, "; leave that out"));
+  const bool can_end = ramp.end % samples == 0 && can_run(plan, ramp.end);
+  const auto nearest = [&]() -> std::string {
+    if (!ends_right || !can_end) return "";  // of another END, which is reported
     const Index start = nearest_start(plan);
     if (start > 0) return str("; the nearest START is ", start);
     return str("; there is none with END = ", ramp.end, plan.chunks > 1 ? ": give another one, or fewer chunks" : "");
@@ -201,6 +202,7 @@ void check_ramp(const RunPlan& plan, Problems& out) {
   if (ramp.start % samples != 0)
     return require(false, str("must start at a multiple of train.micro_batch * dp = ", plan.train.micro_batch, " * ",
                               plan.grid.dp, " = ", samples, nearest()));
+  if (!can_end) return;  // reported already
   if (const Index illegal = first_illegal_size(plan, ramp.start); illegal > 0)
     require(false, str("its steps of ", illegal, " samples have ", illegal / samples,
                        " microbatches, which parallel.chunks = ", plan.chunks, " cannot run in groups of ",
@@ -209,6 +211,7 @@ void check_ramp(const RunPlan& plan, Problems& out) {
 }
 
 void check_batches(const RunPlan& plan, Problems& out) {
+  check_ramp(plan, out);
   const TrainConfig& t = plan.train;
   out.require(t.micro_batch <= t.global_batch, "train.micro_batch", t.micro_batch,
               str("must be at most train.global_batch = ", t.global_batch));
@@ -225,7 +228,6 @@ void check_batches(const RunPlan& plan, Problems& out) {
   const pipeline::ScheduleShape shape{plan.grid.pp, plan.chunks, static_cast<int>(t.global_batch / samples),
                                       plan.group_size};
   pipeline::check_shape(shape, out);
-  check_ramp(plan, out);
 }
 
 void check_train(const RunPlan& plan, Problems& out) {

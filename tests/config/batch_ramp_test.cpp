@@ -10,6 +10,7 @@
 namespace megalith::config {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -67,6 +68,26 @@ TEST(BatchRamp, RefusesWhatItDoesNotGoWith) {
               HasSubstr("train.batch_ramp = 2:8:24: does not go with task.name: an epoch has whole batches"));
   EXPECT_THAT(problems_of({"train.batch_ramp=2:8:24", "moe.num_experts=4", "moe.replay=trace.bin"}),
               HasSubstr("train.batch_ramp = 2:8:24: does not go with moe.replay"));
+}
+
+TEST(BatchRamp, AllThatIsWrongIsReportedAtOnce) {
+  const std::string ramp = "train.batch_ramp=3:12:60", is = "\n  train.batch_ramp = 3:12:60: ";
+  const std::string starts = is + "must start at a multiple of train.micro_batch * dp = ";
+  const auto problems = [&](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {ramp, "train.global_batch=24"});
+    return problems_of(settings) + "\n";
+  };
+  EXPECT_THAT(problems({}), AllOf(HasSubstr("1 problem"), HasSubstr("must end at train.global_batch = 24")));
+  const auto ends = HasSubstr(is + "must end at train.global_batch = 24");
+  EXPECT_THAT(problems({"train.micro_batch=2"}), AllOf(ends, HasSubstr(starts + "2 * 1 = 2\n")));
+  EXPECT_THAT(problems({"train.micro_batch=5"}),
+              AllOf(ends, HasSubstr(starts + "5 * 1 = 5\n"),
+                    HasSubstr("train.global_batch = 24: must be a multiple of train.micro_batch * dp = 5 * 1 = 5")));
+  EXPECT_THAT(problems({"train.micro_batch=48", "task.name=mnli"}),
+              AllOf(ends, HasSubstr(starts + "48 * 1 = 48\n"), HasSubstr(is + "does not go with task.name"),
+                    HasSubstr("train.micro_batch = 48: must be at most train.global_batch = 24")));
+  EXPECT_THAT(problems({"parallel.pp=2", "parallel.chunks=2", "parallel.ranks=2"}),
+              AllOf(ends, HasSubstr(is + "its steps of 3 samples have 3 microbatches")));
 }
 
 TEST(BatchRamp, GoesWithGraphsExpertsAndChunks) {
