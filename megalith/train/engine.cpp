@@ -120,8 +120,8 @@ std::string Engine::where_not_finite(const ops::StepOutcome& outcome, Index step
                            ", gradient norm = ", exact(outcome.grad_norm), ": must be finite; ", where,
                            skips ? ", and no later step can be finite" : "", first_op_not_finite(exchange),
                            // With skip, a step in flight may have been applied.
-                           skips && steps_started() > 0 ? "" : str("; parameters stay those of step ", step - 1),
-                           ". A lower optimizer.lr or a longer warm-up may help"));
+                           skips && steps_started() > 0 ? "" : str("; parameters stay those of step ", step - 1), ". ",
+                           non_finite_advice(memory_.plan(), optimizer_state().updates)));
 }
 
 std::string Engine::first_op_not_finite(nn::RowExchange exchange) {

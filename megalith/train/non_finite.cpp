@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megalith/base/str.h"
+#include "megalith/base/text.h"
 #include "megalith/params/non_finite.h"
 #include "megalith/train/gather.h"
 
@@ -78,6 +79,19 @@ std::string ranks_with_non_finite(comm::World& world, bool mine) {
     ++count;
   }
   return count <= kListed ? ranks : str(ranks, " and ", count - kListed, " more");
+}
+
+std::string non_finite_advice(const config::RunPlan& plan, Index updates) {
+  if (updates > 0) {
+    return str("A lower optimizer.lr",
+               plan.train.scaling.is_on() ? ", a longer warm-up or train.precision = bf16" : " or a longer warm-up",
+               " may help");
+  }
+  const std::string precision = str(" too large for train.precision = ", plan.train.precision);
+  return str("No update has been made, so the learning rate is not the reason: ",
+             plan.init().empty() ? str("model.init_std = ", exact(plan.model.init_std), " may be")
+                                 : str("the parameters of ", plan.init_key(), " = ", plan.init(), " may be broken, or"),
+             precision);
 }
 
 }  // namespace megalith::train

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "megalith/comm/world.h"
+#include "megalith/config/run_plan.h"
 #include "megalith/params/param_set.h"
 #include "megalith/runtime/exec.h"
 #include "megalith/train/host_staging.h"
@@ -28,5 +29,9 @@ bool is_finite(Exec& ex, HostStaging& staging, const Tensor& tensor);
 /// The ranks whose numbers were not finite: "0, 3", of many the first eight and how many more. `mine`: whether those of
 /// this rank were. Collective.
 std::string ranks_with_non_finite(comm::World& world, bool mine);
+
+/// What may help a run whose loss or gradients are not finite, with parameters that have had so many updates. Before
+/// the first update the learning rate has had no effect, and the initial values are to be looked at.
+std::string non_finite_advice(const config::RunPlan& plan, Index updates);
 
 }  // namespace megalith::train

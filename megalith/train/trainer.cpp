@@ -17,6 +17,7 @@
 #include "megalith/train/clone_memory.h"
 #include "megalith/train/gemm_cache.h"
 #include "megalith/train/graph_reports.h"
+#include "megalith/train/non_finite.h"
 #include "megalith/train/router_trace.h"
 #include "megalith/train/run_log.h"
 #include "megalith/train/save_policy.h"
@@ -273,17 +274,16 @@ class Run {
 
   /// A step that is skipped changes nothing, so the next ones differ from it by their data alone. The same on all
   /// ranks.
-  void refuse_repeated_skips(Index step, const StepReport& result) const {
+  void refuse_repeated_skips(Index step, const StepReport& result) {
     const Index skipped = result.skipped_steps;
     if (skipped < plan_.train.skip_limit) return;
     const ops::LossScaling& scaling = plan_.train.scaling;
     const bool overflows = scaling.is_on() && !plan_.train.spikes.skips();  // and nothing else
-    throw NonFiniteError(
-        str("[step ", step, "] the last ", skipped,
-            overflows ? str(" steps were not finite at train.loss_scale_min = ", scaling.smallest)
-                      : str(" steps were skipped, as many as train.skip_limit allows"),
-            ": parameters stay those of step ", step - skipped, ". A lower optimizer.lr",
-            overflows ? ", a longer warm-up or train.precision = bf16 may help" : " or a longer warm-up may help"));
+    throw NonFiniteError(str("[step ", step, "] the last ", skipped,
+                             overflows ? str(" steps were not finite at train.loss_scale_min = ", scaling.smallest)
+                                       : str(" steps were skipped, as many as train.skip_limit allows"),
+                             ": parameters stay those of step ", step - skipped, ". ",
+                             non_finite_advice(plan_, engine_.optimizer_state().updates)));
   }
 
   /// Warns of a step that was skipped or has a spike; not of one that overflows in fp16, which is usual.
@@ -354,10 +354,13 @@ class Run {
       take = [&](std::span<const float> batch) { numbers.insert(numbers.end(), batch.begin(), batch.end()); };
     const Evaluated result = engine_.evaluate_losses(*set.batches, samples, take);
     if (!std::isfinite(result.loss) && is_last()) {
+      const Index updates = engine_.optimizer_state().updates;
       throw NonFiniteError(
           str("[step ", progress_.step, "] the held-out loss is ", result.loss,
-              ": the last update has broken the parameters, and the checkpoint of this step has them so; "
-              "an earlier one may be good. A lower optimizer.lr or a longer warm-up may help"));
+              updates == 0 ? ""
+                           : ": the last update has broken the parameters, and the checkpoint of this step has them "
+                             "so; an earlier one may be good",
+              ". ", non_finite_advice(plan_, updates)));
     }
     const bool has_figures = first() && set.figures;
     return {set.name, samples, result, has_figures ? set.figures(numbers) : tasks::Figures()};

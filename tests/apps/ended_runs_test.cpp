@@ -311,6 +311,31 @@ TEST_F(Program, ALastUpdateThatBreaksTheParametersIsNoSuccess) {
                                        ".*step_00000001.*, whose parameters may be broken: move that folder away"));
 }
 
+// No rate mends a model that cannot make its first step.
+TEST_F(Program, NumbersThatAreBadBeforeTheFirstUpdateAreNotTheLearningRates) {
+  const auto ended = [&](const std::string& name, const std::string& more) {
+    const Finished finished = run_shell(train(name, more));
+    EXPECT_EQ(finished.code, 73) << finished.err;
+    EXPECT_THAT(finished.err, ::testing::Not(::testing::HasSubstr("optimizer.lr"))) << more;
+    return finished.err;
+  };
+  const std::string none =
+      "parameters stay those of step 0. No update has been made, so the learning rate is not the "
+      "reason: ";
+  EXPECT_THAT(ended("a", "--set model.init_std=1e39"),
+              ::testing::HasSubstr(none + "model.init_std = 1e+39 may be too large for train.precision = fp32\n"));
+  EXPECT_THAT(ended("b",
+                    "--set model.init_std=1e5 --set train.precision=fp16 --set train.loss_scale=1 "
+                    "--set train.skip_limit=3"),
+              ::testing::HasSubstr("the last 3 steps were not finite at train.loss_scale_min = 1: " + none +
+                                   "model.init_std = 1e+05 may be too large for train.precision = fp16\n"));
+  const std::string update = "--set train.steps=1 --set optimizer.lr=1e38 --set optimizer.warmup_steps=0 ";
+  EXPECT_THAT(run_shell(train("c", update)).err, ::testing::HasSubstr("A lower optimizer.lr"));
+  EXPECT_THAT(
+      ended("d", "--set train.init=" + out("c")),
+      ::testing::HasSubstr(none + "the parameters of train.init = " + out("c") + " may be broken, or too large"));
+}
+
 TEST_F(Program, ARunThatAGpuCannotHoldIsRefusedOnAGpu) {
   if (!has_gpu()) GTEST_SKIP() << "needs a GPU";
   const Finished refused = run_shell(train("large",
