@@ -98,18 +98,18 @@ std::string value_text(double value, DType dtype) {
 std::string text_of(const TensorDifference& tensor, double within) {
   using enum TensorDifference::Kind;
   if (tensor.kind == equal) return "equal";
-  if (tensor.kind == only_in_a) return str("only in A, ", tensor.a->shape);
-  if (tensor.kind == only_in_b) return str("only in B, ", tensor.b->shape);
+  if (tensor.kind == only_in_a) return str("only in A, of shape ", tensor.a->shape);
+  if (tensor.kind == only_in_b) return str("only in B, of shape ", tensor.b->shape);
   std::string text;
   if (tensor.a->dtype != tensor.b->dtype)
     text = str(name_of(tensor.a->dtype), " in A, ", name_of(tensor.b->dtype), " in B; ");
-  if (tensor.different == 0) return text + "equal values";
-  text +=
-      str("largest difference ", printed("%.3g", tensor.largest), " at ", place_of(tensor), ": ",
-          value_text(tensor.value_a, tensor.a->dtype), " in A, ", value_text(tensor.value_b, tensor.b->dtype), " in B");
-  if (tensor.scale > 0) text += str("; ", printed("%.3g", tensor.largest / tensor.scale), " of the largest value");
-  text += str("; ", tensor.different, " of ", tensor.a->shape.numel(), " elements");
-  return tensor.is_within(within) && within > 0 ? text + "; within" : text;
+  if (tensor.different == 0) return text + "all values are equal";
+  text += str(tensor.different, " of ", tensor.a->shape.numel(), " elements differ; largest difference ",
+              printed("%.3g", tensor.largest));
+  if (tensor.scale > 0) text += str(" (", printed("%.3g", tensor.largest / tensor.scale), " of the largest magnitude)");
+  text += str(" at ", place_of(tensor), ": ", value_text(tensor.value_a, tensor.a->dtype), " in A, ",
+              value_text(tensor.value_b, tensor.b->dtype), " in B");
+  return tensor.is_within(within) && within > 0 ? text + "; --within accepts this" : text;
 }
 
 ordered_json number(double value) {
@@ -164,6 +164,21 @@ void print_side(const char* side, const checkpoint::CheckpointReader& reader) {
               reader.manifest().digest.hex().c_str());
 }
 
+/// "updates: 4 in A, 8 in B". Whether a number is whole is of no interest here, though its name in JSON has it.
+void print_scalars(const std::vector<ScalarDifference>& scalars) {
+  const auto text = [](const std::string& value) { return value.empty() ? "absent" : value.c_str(); };
+  for (const auto& [name, in_a, in_b] : scalars)
+    std::printf("  %s: %s in A, %s in B\n", name.substr(name.find('.') + 1).c_str(), text(in_a), text(in_b));
+}
+
+std::string summary(const DiffTotals& totals, std::size_t scalars, double within) {
+  std::string text = str(totals.equal, " tensors are equal, ");
+  if (within > 0) text += str(totals.within, " differ by what --within ", exact(within), " accepts, ");
+  text += str(totals.different, within > 0 ? " differ by more" : " differ");
+  return scalars == 0 ? text
+                      : str(text, "; of step, counters and scales ", scalars, scalars == 1 ? " differs" : " differ");
+}
+
 void diff(const DiffOptions& options) {
   const auto fs = io::retrying_fs(io::posix_fs());
   const auto find = [&](const std::string& given) {
@@ -191,13 +206,8 @@ void diff(const DiffOptions& options) {
         {"a", json_of(a)}, {"b", json_of(b)}, {"equal", is_equal}, {"tensors", tensors}, {"scalars", others}};
     std::printf("%s\n", report.dump(1).c_str());
   } else {
-    const auto text = [](const std::string& value) { return value.empty() ? "nothing" : value.c_str(); };
-    for (const auto& [name, in_a, in_b] : scalars)
-      std::printf("  %s: %s in A, %s in B\n", name.c_str(), text(in_a), text(in_b));
-    std::printf("%lld tensors are equal, ", static_cast<long long>(totals.equal));
-    if (options.within > 0) std::printf("%lld differ within --within, ", static_cast<long long>(totals.within));
-    std::printf("%lld differ%s\n", static_cast<long long>(totals.different),
-                scalars.empty() ? "" : str("; ", scalars.size(), " other numbers differ").c_str());
+    print_scalars(scalars);
+    std::printf("%s\n", summary(totals, scalars.size(), options.within).c_str());
   }
   if (!is_equal) throw Differs();
 }
@@ -212,7 +222,7 @@ void add_checkpoint_diff(CLI::App& checkpoint_command) {
   leaf->add_option("A", options->a, kFolder)->required();
   leaf->add_option("B", options->b, kFolder)->required();
   leaf->add_option("--within", options->within,
-                   "Differences of up to this part of a tensor's largest value count as equal")
+                   "Differences of up to this part of a tensor's largest magnitude count as equal")
       ->check(number_that([](double value) { return value >= 0; }, "from 0"));
   leaf->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))

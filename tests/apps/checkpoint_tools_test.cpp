@@ -65,7 +65,11 @@ TEST_F(CheckpointTools, DiffComparesGridsAndSteps) {
   EXPECT_EQ(grids.code, 1);
   EXPECT_EQ(grids.err, "") << "a difference is a result, no error";
   EXPECT_THAT(grids.out, HasSubstr("tp 2 pp 2 dp 1"));
-  EXPECT_THAT(grids.out, HasSubstr("  optimizer.v.embedding.token.weight: largest difference "));
+  EXPECT_THAT(grids.out,
+              ContainsRegex("\n  optimizer.v.embedding.token.weight: [0-9]+ of 5120 elements differ; largest "
+                            "difference [0-9.e-]+ \\([0-9.e-]+ of the largest magnitude\\) at \\[[0-9]+, "
+                            "[0-9]+\\]: [0-9.e-]+ in A, [0-9.e-]+ in B\n"));
+  EXPECT_THAT(grids.out, ContainsRegex("[0-9]+ tensors are equal, [1-9][0-9]* differ\n$"));
   EXPECT_THAT(grids.out, ContainsRegex("[1-9][0-9]{5}.* in A")) << "values are not rounded";
   EXPECT_THAT(grids.out, Not(ContainsRegex("[0-9]{14} in [AB]"))) << "an f32 has at most 9 digits";
   const Finished within = tool("diff " + out("a") + " " + out("b") + " --within 1 --format json");
@@ -76,7 +80,11 @@ TEST_F(CheckpointTools, DiffComparesGridsAndSteps) {
   const Finished steps = tool("diff " + step("a", 4) + " " + step("a", 8));
   EXPECT_EQ(steps.code, 1);
   EXPECT_THAT(steps.out, HasSubstr("  step: 4 in A, 8 in B\n"));
-  EXPECT_THAT(steps.out, HasSubstr("  integers.samples: 32 in A, 64 in B\n"));
+  EXPECT_THAT(steps.out, HasSubstr("\n  samples: 32 in A, 64 in B\n"));
+  EXPECT_THAT(steps.out, ContainsRegex(" differ; of step, counters and scales 3 differ\n$"));
+  const Finished accepted = tool("diff " + out("a") + " " + out("b") + " --within 1");
+  EXPECT_THAT(accepted.out, ContainsRegex(" in B; --within accepts this\n"));
+  EXPECT_THAT(accepted.out, ContainsRegex(" are equal, [0-9]+ differ by what --within 1 accepts, 0 differ by more\n$"));
 }
 
 TEST_F(CheckpointTools, DiffNamesWhatMakesAnotherModel) {
