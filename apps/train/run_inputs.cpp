@@ -1,11 +1,14 @@
 #include "apps/train/run_inputs.h"
 
+#include <functional>
+
 #include "megalith/base/error.h"
 #include "megalith/base/log.h"
 #include "megalith/base/str.h"
 #include "megalith/base/team.h"
 #include "megalith/config/keys.h"
 #include "megalith/convert/hf_model.h"
+#include "megalith/data/chat_samples.h"
 #include "megalith/data/chat_template.h"
 #include "megalith/io/problem_text.h"
 #include "megalith/io/reader.h"
@@ -18,22 +21,55 @@ namespace megalith::apps {
 
 namespace {
 
-/// The data and the tasks of a plan. Throws one InputError for both.
-void open_files(io::Fs& fs, const config::RunPlan& plan, const tokenizer::Tokenizer& tokenizer, RunInputs& inputs) {
-  std::string broken_tasks;
-  try {
+/// What is wrong with a run's files, of several checks.
+class InputProblems {
+ public:
+  void keep(const std::function<void()>& check) {
+    try {
+      check();
+    } catch (const ConfigError& error) {
+      has_key_ = true;
+      add(error);
+    } catch (const InputError& error) {
+      add(error);
+    }
+  }
+  bool empty() const { return text_.empty(); }
+  /// Throws ConfigError if a key is wrong, else InputError.
+  void throw_if_any() const {
+    if (has_key_) throw ConfigError(text_);
+    if (!empty()) throw InputError(text_);
+  }
+
+ private:
+  void add(const Error& error) { text_ += str(empty() ? "" : "\n", error.what()); }
+
+  std::string text_;
+  bool has_key_ = false;
+};
+
+/// A checkpoint keeps the template.
+void set_chat_template(io::Fs& fs, const io::Path& vocabulary, config::RunPlan& plan) {
+  if (plan.data.format != data::DataFormat::chat || !plan.data.chat_template.empty()) return;
+  const data::ChatTemplate of_folder = data::chat_template_of_folder(fs, vocabulary);
+  plan.data.chat_template = data::kChatTemplateNames[static_cast<std::size_t>(of_folder)];
+}
+
+/// The data and the tasks of a plan, and the template of conversations. Throws one error for all of these.
+void open_files(io::Fs& fs, const io::Path& vocabulary, const tokenizer::Tokenizer& tokenizer, config::RunPlan& plan,
+                RunInputs& inputs) {
+  InputProblems problems;
+  problems.keep([&] { set_chat_template(fs, vocabulary, plan); });
+  const bool has_template = problems.empty();
+  problems.keep([&] {
+    if (!has_template) return data::check_chat_lines(fs, plan.data);
+    inputs.data = train::open_run_data(fs, plan, tokenizer, usable_cores());
+  });
+  problems.keep([&] {
     inputs.choice_tasks =
         std::make_shared<const std::vector<train::ChoiceTask>>(train::open_choice_tasks(fs, plan, tokenizer));
-  } catch (const InputError& error) {
-    broken_tasks = error.what();
-  }
-  try {
-    inputs.data = train::open_run_data(fs, plan, tokenizer, usable_cores());
-  } catch (const InputError& error) {
-    if (broken_tasks.empty()) throw;
-    throw InputError(str(error.what(), '\n', broken_tasks));
-  }
-  if (!broken_tasks.empty()) throw InputError(broken_tasks);
+  });
+  problems.throw_if_any();
 }
 
 }  // namespace
@@ -42,12 +78,8 @@ RunInputs open_run_inputs(io::Fs& fs, config::RunPlan& plan) {
   const io::Path vocabulary = vocabulary_folder(fs, plan.data.tokenizer, plan.data.vocab_dir);
   const auto tokenizer = tokenizer::make_tokenizer(plan.data.tokenizer, vocabulary, fs);
   train::check_vocabulary(plan, *tokenizer);
-  if (plan.data.format == data::DataFormat::chat && plan.data.chat_template.empty()) {  // a checkpoint keeps it
-    const data::ChatTemplate of_folder = data::chat_template_of_folder(fs, vocabulary);
-    plan.data.chat_template = data::kChatTemplateNames[static_cast<std::size_t>(of_folder)];
-  }
   RunInputs inputs;
-  open_files(fs, plan, *tokenizer, inputs);
+  open_files(fs, vocabulary, *tokenizer, plan, inputs);
   config::set_samples(inputs.data->train().samples, plan);
   inputs.identity = {.tokenizer = tokenizer->content_hash(),
                      .corpus = inputs.data->train().fingerprint,

@@ -19,10 +19,10 @@
 namespace megalith::data {
 namespace {
 
-/// Reads the files of a recipe, and keeps all that is wrong with them.
+/// Reads the files of a recipe, and keeps all that is wrong with them. Without an encoder lines are only checked.
 class ChatReading {
  public:
-  ChatReading(io::Fs& fs, const ChatEncoder& encoder, const DataConfig& config, DataNotes& notes)
+  ChatReading(io::Fs& fs, const ChatEncoder* encoder, const DataConfig& config, DataNotes& notes)
       : fs_(fs), encoder_(encoder), config_(config), notes_(notes) {}
 
   std::vector<ChatTokens> read(const std::vector<std::string>& paths, std::string_view key) {
@@ -33,9 +33,10 @@ class ChatReading {
       refuse_weight(path, key);
       try {
         for (const io::Path& file : files_of(path, key)) {
-          for_each_conversation(
-              fs_, file, static_cast<std::size_t>(config_.max_line), problems_,
-              [&](const Conversation& conversation) { chats.push_back(encoder_.encode(conversation)); });
+          for_each_conversation(fs_, file, static_cast<std::size_t>(config_.max_line), problems_,
+                                [&](const Conversation& conversation) {
+                                  if (encoder_ != nullptr) chats.push_back(encoder_->encode(conversation));
+                                });
         }
       } catch (const InputError& error) {  // a file that is missing or cannot be unpacked
         problems_.add(error.what());
@@ -64,7 +65,7 @@ class ChatReading {
   }
 
   io::Fs& fs_;
-  const ChatEncoder& encoder_;
+  const ChatEncoder* encoder_;
   const DataConfig& config_;
   DataNotes& notes_;
   io::FileProblems problems_;
@@ -184,13 +185,31 @@ void ChatSamples::put_documents(Index sample, const SampleDocuments& to) const {
   to.put_padding(first);
 }
 
+void check_chat_lines(io::Fs& fs, const DataConfig& config) {
+  DataNotes notes;
+  ChatReading reading(fs, nullptr, config, notes);
+  reading.read(config.train, "data.train");
+  if (!config.valid.empty()) reading.read(config.valid, "data.valid");
+  reading.throw_if_any();
+}
+
 ChatDataSets open_chat_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer,
                             Index seq_len) {
-  const std::optional<ChatTemplate> named = enumerator_of<ChatTemplate>(kChatTemplateNames, config.chat_template);
-  if (!named) throw ConfigError("data.chat_template is not set: must be chatml, llama3 or plain");
-  const ChatEncoder encoder(*named, tokenizer);
+  std::optional<ChatEncoder> encoder;
+  try {
+    const std::optional<ChatTemplate> named = enumerator_of<ChatTemplate>(kChatTemplateNames, config.chat_template);
+    if (!named) throw ConfigError("data.chat_template is not set: must be chatml, llama3 or plain");
+    encoder.emplace(*named, tokenizer);
+  } catch (const ConfigError& error) {
+    try {
+      check_chat_lines(fs, config);
+    } catch (const Error& lines) {
+      throw ConfigError(str(error.what(), '\n', lines.what()));
+    }
+    throw;
+  }
   DataNotes notes{.has_members = true};
-  ChatReading reading(fs, encoder, config, notes);
+  ChatReading reading(fs, &*encoder, config, notes);
   const std::vector<ChatTokens> all = reading.read(config.train, "data.train");
   std::vector<ChatTokens> held_out;
   if (!config.valid.empty()) held_out = reading.read(config.valid, "data.valid");

@@ -67,7 +67,10 @@ struct ChatDataSets {
 
 /// Opens data.train and data.valid as lines of conversations (for_each_conversation). data.split cuts between
 /// conversations. The notes count those that were cut or dropped. Throws InputError with all bad lines of a key, and
-/// where no conversation is left; ConfigError as ChatEncoder, for no data.chat_template, and for weights.
+/// where no conversation is left; ConfigError as ChatEncoder and for no data.chat_template, to which it adds what
+/// check_chat_lines() throws, and for weights.
 ChatDataSets open_chat_data(io::Fs& fs, const DataConfig& config, const tokenizer::Tokenizer& tokenizer, Index seq_len);
+/// The lines of data.train and data.valid where no template is known: throws InputError with all bad ones.
+void check_chat_lines(io::Fs& fs, const DataConfig& config);
 
 }  // namespace megalith::data

@@ -253,6 +253,17 @@ TEST_F(Chat, TrainRefusesWhatDoesNotFit) {
   EXPECT_THAT(refused("--set data.tokenizer=gpt2 --set data.vocab_dir=''"),
               HasSubstr("the gpt2 vocabulary has no special tokens <|im_start|>, <|im_end|>: must have them"));
   EXPECT_THAT(refused("--set data.train=" + recipe()), HasSubstr("tiny.toml"));
+  // Template, lines and tasks at once.
+  std::ofstream(dir_ / "bad.jsonl") << "{}\n";
+  const std::string all =
+      run_shell("sed '/^chat_template/d' " + out("chat.toml") + " > " + out("none.toml") + " && megalith train " +
+                out("none.toml") + " --out " + out("bad") +
+                " --set data.tokenizer=byte --set data.vocab_dir='' --set data.train=" + out("bad.jsonl") +
+                " --set eval.tasks=choice:" + out("none.jsonl"))
+          .err;
+  EXPECT_THAT(all, HasSubstr("no chat template is set"));
+  EXPECT_THAT(all, HasSubstr("bad.jsonl:1] messages is missing"));
+  EXPECT_THAT(all, HasSubstr("none.jsonl"));
   EXPECT_THAT(refused("--set moe.num_experts=4 --set moe.top_k=2 --set moe.ffn_hidden_size=16 --set moe.aux_loss=0.01"),
               HasSubstr("moe.aux_loss = 0.01: must be 0 with data.format = chat"));
   EXPECT_THAT(refused("--set model.family=bert --set data.tokenizer=bert-uncased --set data.vocab_dir=''"),

@@ -184,6 +184,24 @@ TEST_F(OpenChats, RefusesWhatIsNoConversation) {
   EXPECT_NE(text.find("bad.jsonl:2] messages is missing"), std::string::npos) << text;
 }
 
+TEST_F(OpenChats, ATemplateThatDoesNotFitHidesNoBadLine) {
+  write_all(dir_ / "bad.jsonl", "{}\n");
+  write_all(dir_ / "worse.jsonl", "1\n");
+  config_.train.push_back((dir_ / "bad.jsonl").string());
+  config_.valid = {(dir_ / "worse.jsonl").string()};
+  for (const auto& [name, rule] : {std::pair{"chatml", "has no special tokens <|im_start|>, <|im_end|>"},
+                                   {"", "data.chat_template is not set: must be"}}) {
+    config_.chat_template = name;
+    const std::string text = error_of<ConfigError>([&] { open(); });
+    for (const char* part : {rule, "\n[data.train, data.valid] 2 problems\n", "bad.jsonl:1] messages is missing",
+                             "worse.jsonl:1] messages is missing"})
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  config_.train.pop_back();
+  config_.valid.clear();
+  EXPECT_EQ(error_of<ConfigError>([&] { open(); }), "data.chat_template is not set: must be chatml, llama3 or plain");
+}
+
 TEST_F(OpenChats, RefusesTheFilesOfBothKeysTogether) {
   write_all(dir_ / "bad.jsonl", "{}\n");
   write_all(dir_ / "worse.jsonl", "1\n");
