@@ -139,15 +139,19 @@ void export_hf_tokenizer(io::Fs& fs, const io::Path& folder, const HfTokenizerEx
     config["tokenizer_class"] = "BertTokenizer";
     config["do_lower_case"] = name == "bert-uncased";
   } else if (name == "sentencepiece") {
+    // The class would begin texts with <s>, some versions of it in every call: the model has met none in training.
     config["tokenizer_class"] = "LlamaTokenizer";
     config["legacy"] = false;
+    config["add_bos_token"] = false;
+    for (const char* role : {"bos_token", "eos_token"}) config[role] = end;
+    if (const auto pad = tokenizer.special(tokenizer::Special::pad)) config["pad_token"] = tokenizer.token_bytes(*pad);
   } else {
     config["tokenizer_class"] = "PreTrainedTokenizerFast";
     if (name != "byte") config["eos_token"] = end;
   }
   if (exported.chat_template && name != "byte") {
     const data::ChatTemplate chat = *exported.chat_template;
-    config["eos_token"] = end;  // that of the class of a sentencepiece model may be another
+    config["eos_token"] = end;
     if (chat == data::ChatTemplate::llama3) config["bos_token"] = data::kLlama3Begin;
     io::write_file(fs, folder / "chat_template.jinja", std::string(data::jinja_of(chat)));
   }

@@ -25,8 +25,9 @@ struct HfTokenizerExport {
 /// of vocab.json and merges.txt, or of vocab.txt: without it version 5 loads no tokenizer of a Mixtral. A
 /// tokenizer.json of BERT's gets a vocab.txt, if that is read with the same options. GPT-2 gets one only if the end of
 /// a document is not ASCII, as vocab.json then writes it otherwise. The byte tokenizer gets a tokenizer.json without
-/// merges, whose ids are the bytes. A chat template becomes chat_template.jinja, but not beside the byte tokenizer,
-/// which has no name for the end of a document.
+/// merges, whose ids are the bytes. The class of a sentencepiece model is told that texts begin and end with the end of
+/// a document, as config.json has it (HfExport), and that no call adds one. A chat template becomes
+/// chat_template.jinja, but not beside the byte tokenizer, which has no name for the end of a document.
 ///
 /// The library's ids are then those of `tokenizer`, with two exceptions. It takes the name of the end of a document in
 /// a text for that token (not with split_special_tokens=True). And its classes for a sentencepiece model do not

@@ -93,6 +93,7 @@ class AutoTokenizer : public Program {
  private:
   static int vocabulary_size(const Vocabulary& vocabulary) {
     if (vocabulary.tokenizer == "gpt2") return 50257;
+    if (vocabulary.tokenizer == "sentencepiece") return 300;
     return vocabulary.tokenizer == "bpe" ? 290 : vocabulary.tokenizer == "byte" ? 256 : 30522;
   }
 };
@@ -118,6 +119,31 @@ TEST_F(AutoTokenizer, OfTwoFilesHasTokenizerJsonBesideAllFamiliesButGpt2) {
     EXPECT_EQ(ids.out,
               run_shell("megalith tokenize --tokenizer bpe --vocab-dir " + two_files.folder + " " + texts).out);
   }
+}
+
+/// Files, and their names in tokenizer_config.json: the ids of config.json, and of training, which knows no <s>.
+TEST_F(AutoTokenizer, OfSentencepieceBeginsAndEndsTextsWithTheEndOfADocument) {
+  const Finished made = run_shell("megalith tokenizer train --type sentencepiece-bpe --vocab-size 300 --input " +
+                                  out("text.txt") + " --output " + out("pieces"));
+  if (made.err.find("built without the sentencepiece library") != std::string::npos) GTEST_SKIP() << made.err;
+  ASSERT_EQ(made.code, 0) << made.err;
+  const std::string hf = exported(families()[1], {"pieces", "sentencepiece", out("pieces"), {}});
+  const auto read = [&](const char* name) { return nlohmann::json::parse(read_all(hf + name)); };
+  const nlohmann::json config = read("/config.json"), tokenizer = read("/tokenizer_config.json");
+  EXPECT_EQ(config.at("bos_token_id"), 2);
+  EXPECT_EQ(config.at("eos_token_id"), 2);
+  EXPECT_EQ(config.at("pad_token_id"), 3);
+  EXPECT_EQ(tokenizer.at("tokenizer_class"), "LlamaTokenizer");
+  EXPECT_EQ(tokenizer.at("bos_token"), "</s>");
+  EXPECT_EQ(tokenizer.at("eos_token"), "</s>");
+  EXPECT_EQ(tokenizer.at("pad_token"), "<pad>");
+  EXPECT_EQ(tokenizer.at("add_bos_token"), false);
+  const std::string python = support::python_with_transformers();
+  if (python.empty()) return;  // continuous integration has none; by hand as below
+  const Finished compared =
+      run_shell("touch " + out("none.jsonl") + " && HF_HUB_OFFLINE=1 " + python +
+                " " MEGALITH_TEST_DATA "/../reference/check_hf_tokenizers.py " + hf + " " + out("none.jsonl"));
+  EXPECT_EQ(compared.code, 0) << compared.out << compared.err;
 }
 
 // Continuous integration has no transformers: it skips this test. By hand, with a Python that has version 5 of it:

@@ -21,7 +21,8 @@ KEEPS_TEXT = ("vocab.json", "tokenizer.json")  # files of vocabularies that are 
 
 def differences(folder, ids_file):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-        end_id = json.load(file)["eos_token_id"]
+        config = json.load(file)
+    end_id = config["eos_token_id"]
     with open(ids_file, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -40,6 +41,9 @@ def differences(folder, ids_file):
         compare(f"ids of {line['text']!r}", ids_of(line["text"], split_special_tokens=True), line["ids"])
         if is_byte_level:
             compare(f"text of {line['ids']!r:.80}", tokenizer.decode(line["ids"]), line["text"])
+    for role in ("bos_token_id", "pad_token_id"):
+        if getattr(tokenizer, role) is not None:
+            compare(role, getattr(tokenizer, role), config[role])
     end = tokenizer.eos_token or tokenizer.sep_token
     if end:
         compare(f"id of {end}", tokenizer.convert_tokens_to_ids(end), end_id)
