@@ -185,6 +185,10 @@ std::vector<std::optional<RankPosition>> Positions::read_all() const {
   return all;
 }
 
+std::string failure_text(const RankFailure& failure) {
+  return str("rank ", failure.rank, " failed first: ", failure.reason);
+}
+
 bool Positions::claim_report() { return head().reports.fetch_add(1) == 0; }
 
 bool Positions::is_failure_reported() const { return head().reports.load() > 0; }

@@ -103,6 +103,8 @@ struct RankFailure {
   int rank = 0;
   std::string reason;
 };
+/// "rank 2 failed first: its error"
+std::string failure_text(const RankFailure& failure);
 
 /// The positions of all ranks of a job, as far as this process can read them. Shared by the ranks of a process.
 class Positions {

@@ -35,8 +35,6 @@ void check(int status, std::string_view what) {
   throw BackendError(str("[mpi] ", what, " failed: ", std::string_view(text.data(), static_cast<std::size_t>(length))));
 }
 
-std::string failure_text(int rank, std::string_view reason) { return str("rank ", rank, " failed first: ", reason); }
-
 /// What a failing rank sends to all others.
 struct FailureNote {
   std::int32_t rank = 0;
@@ -230,7 +228,7 @@ void MpiLink::poll_failures() {
   if (done == 0) return;
   if (heard_.rank < failed_rank_) {
     failed_rank_ = heard_.rank;
-    failure_ = failure_text(heard_.rank, heard_.text.data());
+    failure_ = failure_text({heard_.rank, heard_.text.data()});
     positions_->write_failure(heard_.rank, heard_.text.data());  // for other threads, and processes that share it
   }
   listen();
@@ -287,7 +285,7 @@ class MpiWorld final : public World {
 /// has heard. Empty for a failure of this rank itself, whose error its thread has.
 std::string MpiWorld::failure() const {
   const auto failure = link_.positions()->failure();
-  return failure.has_value() && failure->rank != rank() ? failure_text(failure->rank, failure->reason) : std::string();
+  return failure.has_value() && failure->rank != rank() ? failure_text(*failure) : std::string();
 }
 
 /// The lowest rank of a host makes the memory, the others open it by the random number of the first, and then it has no

@@ -47,7 +47,7 @@ void Hub::fail(int rank, const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (failed()) return;
     failed_rank_ = rank;
-    failure_ = str("rank ", rank, " failed first: ", reason);
+    failure_ = failure_text({rank, reason});
     failed_.store(true, std::memory_order_release);
   }
   for (const auto& other : seats_) other->parker.unpark();
