@@ -26,11 +26,12 @@ void activate(Exec& ex, ops::Activation activation, const Tensor& z, const Activ
 void activate_backward(Exec& ex, const ops::QuantiseActivationBackward& args, const ColumnParallelLinear& first,
                        Tensor& dz, RowOperands& operands) {
   operands = make_row_operands(ex, first.formats(), args.z.shape(), true);
-  dz = first.bias_grad() || !operands.turned ? ex.tensor_like(args.z) : Tensor();
+  dz = operands.turned ? Tensor() : ex.tensor_like(args.z);
   ops::QuantiseActivationBackward all = args;
   all.dz = dz;
   all.straight = operands.straight;
   all.turned = operands.turned;
+  all.column_sums = first.bias_grad();
   ops::quantise_activation_backward(ex, all);
   operands.is_made = true;
 }

@@ -20,8 +20,8 @@ struct ActivationPass {
 void activate(Exec& ex, ops::Activation activation, const Tensor& z, const ActivationPass& pass, Tensor& y,
               RowOperands& operands);
 
-/// From dy [T, F] to the gradient of z, for the first GEMM: its operands, and its numbers where that has a bias or a
-/// weight gradient that reads them; else `dz` becomes undefined.
+/// From dy [T, F] to the gradient of z, for the first GEMM: its operands, and its numbers where the weight gradient
+/// reads them; else `dz` becomes undefined. Adds to the gradient of the first GEMM's bias.
 void activate_backward(Exec& ex, const ops::QuantiseActivationBackward& args, const ColumnParallelLinear& first,
                        Tensor& dz, RowOperands& operands);
 

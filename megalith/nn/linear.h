@@ -81,8 +81,8 @@ class ColumnParallelLinear {
   int sub_batches() const { return tp_.sub_batches(); }
   const GemmFormats& formats() const { return formats_; }
   bool is_sequence_parallel() const { return tp_.is_sequence_parallel(); }
-  /// Undefined without a bias.
-  Tensor bias_grad() const { return bias_ == nullptr ? Tensor() : bias_->grad; }
+  /// [out/tp]; undefined without a bias.
+  Tensor bias_grad() const { return bias_ == nullptr ? Tensor() : bias_->grad.reshaped({bias_->grad.numel()}); }
 
  private:
   /// Whether backward_input() communicates.

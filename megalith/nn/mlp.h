@@ -31,7 +31,7 @@ class Mlp final : public TensorParallelSublayer<MlpState> {
   const Tensor& last_input(const MlpState& saved) const override { return saved.activated; }
   void last_input_grad(Exec& ex, const Microbatch& microbatch, MlpState& saved) const override;
   void local_work_grad(Exec& ex, const Microbatch& microbatch, MlpState& saved) const override;
-  BiasGrad first_bias_grad() const override { return has_fp8_operands() ? BiasGrad::to_add : BiasGrad::added; }
+  BiasGrad first_bias_grad() const override { return BiasGrad::added; }
   ops::Activation activation() const {
     return gelu_ == ops::GeluForm::erf ? ops::Activation::gelu_erf : ops::Activation::gelu;
   }

@@ -31,14 +31,17 @@ void multiply_rows(Exec& ex, const GemmFormats& formats, RowOperands operands, c
   const Tensor& weight = args.b;
   const Index columns = args.c.dim(1), depth = weight.numel() / columns;
   if (!operands.straight) operands = make_row_operands(ex, formats, args.a.shape(), false);
-  if (!operands.is_made) ops::quantise(ex, {.x = args.a, .straight = operands.straight, .turned = operands.turned});
+  if (!operands.is_made) {
+    ops::quantise(
+        ex,
+        {.x = args.a, .straight = operands.straight, .turned = operands.turned, .column_sums = operands.column_sums});
+  }
   const ops::Operand b = ops::make_operand(ex, columns, depth, ops::ScaleBlocks::squares);
   if (args.transpose_b == Transpose::yes)
     ops::quantise(ex, {.x = weight, .straight = b});
   else
     ops::quantise(ex, {.x = weight, .turned = b});
-  ops::scaled_matmul(ex, {.a = operands.straight, .b = b, .c = args.c, .sm_margin = args.sm_margin});
-  if (args.bias) ops::add_bias(ex, args.c, args.bias);
+  ops::scaled_matmul(ex, {.a = operands.straight, .b = b, .bias = args.bias, .c = args.c, .sm_margin = args.sm_margin});
 }
 
 void add_weight_gradient(Exec& ex, GemmFormat format, const ops::Matmul& args, const ops::Operand& dy_turned,

@@ -14,6 +14,7 @@ struct RowOperands {
   ops::Operand straight = {};  ///< [T, N]: of the forward pass, or of the gradient of the input
   ops::Operand turned = {};    ///< [N, T]: of the weight gradient. Undefined: that reads the matrix
   bool is_made = false;        ///< their numbers are written. Else the GEMM rounds the matrix first
+  Tensor column_sums = {};     ///< [N] f32: the op that rounds the matrix adds the sums of its columns; undefined: none
 };
 /// Memory for the operands of a matrix [rows, columns] in GEMMs of these formats. `turned`: also for the weight
 /// gradient, where that has FP8 operands.

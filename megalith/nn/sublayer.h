@@ -158,8 +158,9 @@ class TensorParallelSublayer : public SublayerOf<State> {
   virtual void last_input_grad(Exec& ex, const Microbatch& microbatch, State& saved) const = 0;
   /// From that to saved.d_first: the local work backwards.
   virtual void local_work_grad(Exec&, const Microbatch&, State&) const {}
-  /// Whether last_input_grad() or local_work_grad() adds to the gradient of the first GEMM's bias.
-  virtual BiasGrad first_bias_grad() const { return BiasGrad::to_add; }
+  /// Whether the gradient of the first GEMM's bias is complete before its weight gradient. With FP8 operands the op
+  /// that rounds the gradient of its output adds to it.
+  virtual BiasGrad first_bias_grad() const { return has_fp8_operands() ? BiasGrad::added : BiasGrad::to_add; }
   /// Forward passes of the first GEMM for backward, once all rows of x have arrived: in the sub-microbatches of the
   /// forward pass, as a GEMM of other rows may have other bits.
   void recompute_first_gemm(Exec& ex, const Microbatch& microbatch, State& saved) const {
@@ -241,8 +242,10 @@ class TensorParallelSublayer : public SublayerOf<State> {
       case BackwardStage::first_input_grad:
         saved.d_first_operands = {};
         local_work_grad(ex, microbatch, saved);
-        if (!saved.d_first_operands.is_made)
+        if (!saved.d_first_operands.is_made) {
           saved.d_first_operands = make_row_operands(ex, first_.formats(), saved.d_first.shape(), true);
+          if (has_fp8_operands()) saved.d_first_operands.column_sums = first_.bias_grad();
+        }
         return first_.backward_input(ex, saved.d_first, grads.dx, saved.d_first_operands);
       default:  // first_weight_grad
         saved.gathered.x.messages.wait(ex);

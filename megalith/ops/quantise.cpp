@@ -43,6 +43,16 @@ void expect_groups_of_blocks(const GroupRows& groups, const Operand& straight, c
     throw ShapeError(str("[", op, "] straight.blocks, turned.blocks = squares: must be vectors with groups"));
 }
 
+void expect_column_sums(const Tensor& column_sums, Index columns, std::string_view op) {
+  if (column_sums && (column_sums.shape() != Shape{columns} || column_sums.dtype() != DType::f32))
+    expect_like(column_sums, {columns}, DType::f32, str(op, ".column_sums"));
+}
+
+Tensor column_sum_parts(Exec& ex, const Tensor& column_sums, Index rows) {
+  if (!column_sums) return {};
+  return ex.tensor({ceil_div(rows, kScaleBlock), column_sums.dim(0)}, DType::f32);
+}
+
 void quantise(Exec& ex, const Quantise& args) {
   expect_float(ex, args.x, "quantise");
   const auto [rows, columns] = dims<2>(args.x, "quantise.x");
@@ -50,12 +60,17 @@ void quantise(Exec& ex, const Quantise& args) {
   if (!args.straight && !args.turned) throw ShapeError("[quantise] straight, turned: one of them must be defined");
   expect_operands(args.straight, args.turned, rows, columns, "quantise");
   expect_groups_of_blocks(args.groups, args.straight, args.turned, "quantise");
+  expect_column_sums(args.column_sums, columns, "quantise");
+  if (args.column_sums && args.groups.begin) throw ShapeError("[quantise] column_sums: must be undefined with groups");
+  const Tensor parts = column_sum_parts(ex, args.column_sums, rows);
   run_kernel(
       ex,
       {.name = "quantise",
-       .reads = {args.x, args.groups.begin, args.groups.rows},
-       .writes = {args.straight.values, args.straight.scales, args.turned.values, args.turned.scales}},
-      [args] { cpu::quantise(args); }, [args](auto&, auto stream) { cuda::quantise(stream, args); });
+       .reads = {args.x, args.groups.begin, args.groups.rows, args.column_sums},
+       .writes = {args.straight.values, args.straight.scales, args.turned.values, args.turned.scales, args.column_sums},
+       .scratch = parts},
+      [args, parts] { cpu::quantise(args, parts); },
+      [args, parts](auto&, auto stream) { cuda::quantise(stream, args, parts); });
 }
 
 }  // namespace megalith::ops

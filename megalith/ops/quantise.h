@@ -34,16 +34,22 @@ void expect_operands(const Operand& straight, const Operand& turned, Index rows,
 /// CPUs and GPUs. R and C may be 0. Reads x once: 2 to 4 bytes per element, and writes 1 per element and form.
 /// With `groups`, x has numbers in the rows of groups only. Rows of none count as zeros up to the next multiple of 128.
 /// From there to the next group nothing is read, and nothing is written in either operand.
+/// With `column_sums`, the sums of x's columns are added there, as by bias_backward() (elementwise.h) but in another
+/// order, which follows from R: x need not be read again for the gradient of a bias. Scratch: 4 C bytes for every 128
+/// rows.
 /// Throws ShapeError.
 struct Quantise {
   Tensor x;               // in   [R, C] f32, bf16 or f16
   Operand straight = {};  // out  [R, C]
   Operand turned = {};    // out  [C, R]
   ScaleForm form = ScaleForm::f32;
-  GroupRows groups = {};  // in   undefined: all rows. Its alignment is a multiple of 128. Blocks are vectors
+  GroupRows groups = {};    // in   undefined: all rows. Its alignment is a multiple of 128. Blocks are vectors
+  Tensor column_sums = {};  // in/out  [C] f32, or undefined: none. Not with groups
 };
 void quantise(Exec& ex, const Quantise& args);
 
+/// Throws ShapeError unless column_sums are undefined, or [columns] f32.
+void expect_column_sums(const Tensor& column_sums, Index columns, std::string_view op);
 /// Throws ShapeError unless groups are undefined, or may be those of the rows of an operand by vectors.
 void expect_groups_of_blocks(const GroupRows& groups, const Operand& straight, const Operand& turned,
                              std::string_view op);

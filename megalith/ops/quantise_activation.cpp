@@ -2,6 +2,7 @@
 
 #include "megalith/ops/dispatch.h"
 #include "megalith/ops/quantise_activation_kernels.h"
+#include "megalith/ops/quantise_kernels.h"
 
 namespace megalith::ops {
 namespace {
@@ -47,13 +48,17 @@ void quantise_activation_backward(Exec& ex, const QuantiseActivationBackward& ar
   const Index width = width_of(args.activation, units);
   expect_like(args.z, {tokens, width}, dtype, "quantise_activation_backward.z");
   expect_results(args.dz, tokens, width, args.straight, args.turned, dtype, kName);
+  expect_column_sums(args.column_sums, width, kName);
+  const Tensor parts = column_sum_parts(ex, args.column_sums, tokens);
   run_kernel(
       ex,
       {.name = kName,
-       .reads = {args.z, args.dy},
-       .writes = {args.dz, args.straight.values, args.straight.scales, args.turned.values, args.turned.scales}},
-      [args] { cpu::quantise_activation_backward(args); },
-      [args](auto&, auto stream) { cuda::quantise_activation_backward(stream, args); });
+       .reads = {args.z, args.dy, args.column_sums},
+       .writes = {args.dz, args.straight.values, args.straight.scales, args.turned.values, args.turned.scales,
+                  args.column_sums},
+       .scratch = parts},
+      [args, parts] { cpu::quantise_activation_backward(args, parts); },
+      [args, parts](auto&, auto stream) { cuda::quantise_activation_backward(stream, args, parts); });
 }
 
 }  // namespace megalith::ops

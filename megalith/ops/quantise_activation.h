@@ -27,6 +27,7 @@ struct QuantiseActivationBackward {
   Operand straight = {};  // out  as of Quantise with x = dz
   Operand turned = {};
   Activation activation = Activation::swiglu;
+  Tensor column_sums = {};  // in/out  [F] or [2F] f32, of dz, as of Quantise
 };
 void quantise_activation_backward(Exec& ex, const QuantiseActivationBackward& args);
 

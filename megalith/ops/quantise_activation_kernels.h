@@ -7,12 +7,12 @@ namespace megalith::ops {
 
 namespace cpu {
 void quantise_activation(const QuantiseActivation& args);
-void quantise_activation_backward(const QuantiseActivationBackward& args);
+void quantise_activation_backward(const QuantiseActivationBackward& args, const Tensor& sum_parts);
 }  // namespace cpu
 
 namespace cuda {
 void quantise_activation(Stream stream, const QuantiseActivation& args);
-void quantise_activation_backward(Stream stream, const QuantiseActivationBackward& args);
+void quantise_activation_backward(Stream stream, const QuantiseActivationBackward& args, const Tensor& sum_parts);
 }  // namespace cuda
 
 }  // namespace megalith::ops

@@ -9,12 +9,16 @@ namespace megalith::ops {
 /// cuBLASLt's rule for the rows of the scales of squares.
 inline constexpr Index kScaleStride = 4;
 
+/// Scratch for the sums of the columns of a matrix [rows, columns], (row_blocks(R), C) : (C, 1); undefined unless they
+/// are wanted.
+Tensor column_sum_parts(Exec& ex, const Tensor& column_sums, Index rows);
+
 namespace cpu {
-void quantise(const Quantise& args);
+void quantise(const Quantise& args, const Tensor& sum_parts);
 }  // namespace cpu
 
 namespace cuda {
-void quantise(Stream stream, const Quantise& args);
+void quantise(Stream stream, const Quantise& args, const Tensor& sum_parts);
 }  // namespace cuda
 
 }  // namespace megalith::ops

@@ -17,6 +17,9 @@ void check_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
   expect_operand(args.b, n, k, "scaled_matmul", "b");
   if (args.a.blocks == ScaleBlocks::squares && args.b.blocks == ScaleBlocks::squares)
     throw ShapeError("[scaled_matmul] a.blocks, b.blocks = squares: one of them must be vectors");
+  if (!args.bias) return;
+  expect_like(args.bias, {n}, args.c.dtype(), "scaled_matmul.bias");
+  if (args.write == Write::accumulate) throw ShapeError("[scaled_matmul] bias: needs Write::overwrite");
 }
 
 }  // namespace
@@ -31,7 +34,7 @@ void scaled_matmul(Exec& ex, const ScaledMatmul& args) {
   run_kernel(
       ex,
       {.name = "scaled_matmul",
-       .reads = {args.a.values, args.a.scales, args.b.values, args.b.scales,
+       .reads = {args.a.values, args.a.scales, args.b.values, args.b.scales, args.bias,
                  args.write == Write::accumulate ? args.c : Tensor()},
        .writes = {args.c}},
       [args] { cpu::scaled_matmul(args); },

@@ -157,6 +157,59 @@ constexpr ScaledSize kScaledProducts[] = {{128, 128, 128}, {256, 384, 512}, {102
 /// More tiles than a GPU has multiprocessors, so a thread block computes several, and some beyond the last row.
 constexpr ScaledSize kManyTiles = {4228, 1672, 272};
 
+/// What quantise() adds to column_sums is the gradient of a bias.
+TEST_P(DeviceOps, SumsColumnsWhileItQuantises) {
+  Exec& ex = t().tested();
+  Exec host;
+  const auto expect_sums = [&](const Tensor& numbers, const Tensor& sums, const Tensor& before, const char* what) {
+    const Tensor want = host.tensor({before.dim(0)}, statistics_dtype(numbers.dtype()));
+    ex.copy(want.raw(), before.raw(), want.bytes());
+    const Tensor rows = host.tensor(numbers.shape(), numbers.dtype());
+    ex.copy(rows.raw(), numbers.raw(), rows.bytes());
+    ex.synchronize();
+    bias_backward(host, rows, want);
+    const std::vector<float> got = numbers_in(ex, sums), expected = numbers_in(host, want);
+    for (std::size_t i = 0; i < got.size(); ++i)
+      ASSERT_NEAR(got[i], expected[i], 2e-5 * std::sqrt(1.0 + static_cast<double>(numbers.dim(0))))
+          << what << ", " << i;
+  };
+  for (const auto [rows, columns] : kFp8Sizes) {
+    const Tensor x = t().in({rows, columns}, 1).tested, dy = t().in({rows, columns}, 2).tested,
+                 pairs = t().in({rows, 2 * columns}, 3).tested;
+    for (const bool straight : {true, false}) {
+      for (const bool turned : {true, false}) {
+        if (!straight && !turned) continue;
+        SCOPED_TRACE(::testing::Message() << rows << " x " << columns << ", operands " << straight << turned);
+        const auto operand = [&](bool wanted, Index r, Index k) {
+          return wanted ? make_operand(ex, r, k, ScaleBlocks::vectors) : Operand();
+        };
+        const auto sums = [&](Index n) { return t().in_f32({n}, 4).tested; };
+        const Tensor of_x = sums(columns);
+        quantise(ex, {.x = x,
+                      .straight = operand(straight, rows, columns),
+                      .turned = operand(turned, columns, rows),
+                      .column_sums = of_x});
+        expect_sums(x, of_x, sums(columns), "x");
+        for (const Activation activation : kActivations) {
+          const bool is_gated = activation == Activation::swiglu;
+          const Index width = is_gated ? 2 * columns : columns;
+          const Tensor dz = ex.tensor({rows, width}, t().dtype()), of_dz = sums(width);
+          quantise_activation_backward(ex, {.z = is_gated ? pairs : x,
+                                            .dy = dy,
+                                            .dz = dz,
+                                            .straight = operand(straight, rows, width),
+                                            .turned = operand(turned, width, rows),
+                                            .activation = activation,
+                                            .column_sums = of_dz});
+          expect_sums(dz, of_dz, sums(width), "dz");
+        }
+      }
+    }
+    t().release();
+    host.release();
+  }
+}
+
 /// A CPU has one kernel for all names.
 std::vector<ScaledKernel> scaled_kernels(Device device) {
   std::vector<ScaledKernel> all = {ScaledKernel::chosen};
@@ -273,17 +326,27 @@ TEST_P(DeviceOps, ScaledMatmulsOfIntegers) {
     for (const auto [of_a, of_b] : kPairsOfBlocks) {
       const auto a = scaled_operands(host, ex, integers(m, k, 1), of_a, ScaleForm::power_of_two),
                  b = scaled_operands(host, ex, integers(n, k, 2), of_b, ScaleForm::power_of_two);
-      const Tensor want = host.tensor({m, n}, t().dtype());
-      scaled_matmul(host, {.a = a[0], .b = b[0], .c = want});
-      const std::vector<float> numbers = numbers_in(host, want);
-      for (const ScaledKernel kernel : scaled_kernels(device)) {
-        const Tensor c = ex.tensor({m, n}, t().dtype());
-        const ScaledMatmul args{.a = a[1], .b = b[1], .c = c, .kernel = kernel};
-        if (!why_no_scaled_matmul(ex, args).empty()) continue;
-        scaled_matmul(ex, args);
-        EXPECT_EQ(numbers_in(ex, c), numbers)
-            << m << " x " << n << " x " << k << ", kernel " << name_of(kernel) << ", squares "
-            << (of_a == ScaleBlocks::squares) << (of_b == ScaleBlocks::squares);
+      const support::Twin bias = integers(1, n, 3);
+      for (const bool has_bias : {false, true}) {
+        const auto bias_of = [&](const Tensor& row) { return has_bias ? row.reshaped({n}) : Tensor(); };
+        const Tensor narrow_bias = host.tensor({1, n}, t().dtype()), want = host.tensor({m, n}, t().dtype());
+        cast(host, bias.oracle, narrow_bias);
+        scaled_matmul(host, {.a = a[0], .b = b[0], .bias = bias_of(narrow_bias), .c = want});
+        const std::vector<float> numbers = numbers_in(host, want);
+        for (const ScaledKernel kernel : scaled_kernels(device)) {
+          const Tensor c = ex.tensor({m, n}, t().dtype());
+          const ScaledMatmul args{.a = a[1], .b = b[1], .bias = bias_of(bias.tested), .c = c, .kernel = kernel};
+          if (!why_no_scaled_matmul(ex, args).empty()) continue;
+          scaled_matmul(ex, args);
+          // Where the bias is a pass of its own, c is rounded before it, too.
+          const std::vector<float> got = numbers_in(ex, c);
+          const bool rounds_twice = has_bias && t().dtype() == DType::bf16 && kernel < ScaledKernel::own;
+          for (std::size_t i = 0; i < got.size(); ++i)
+            ASSERT_NEAR(got[i], numbers[i], rounds_twice ? 0x1p-7 * (std::abs(numbers[i]) + 24) : 0.0)
+                << m << " x " << n << " x " << k << ", kernel " << name_of(kernel) << ", squares "
+                << (of_a == ScaleBlocks::squares) << (of_b == ScaleBlocks::squares) << ", bias " << has_bias << ", "
+                << i;
+        }
       }
       t().release();
       host.release();

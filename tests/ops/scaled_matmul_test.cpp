@@ -66,6 +66,14 @@ TEST(ScaledMatmul, EqualsThreeLoops) {
         cast(ex, Tensor(const_cast<double*>(before.data()), {m, n}, DType::f64), sum);
         scaled_matmul(ex, {.a = a, .b = b, .c = sum, .write = Write::accumulate});
         EXPECT_LE(relative_error(values_of(sum), want_sum), 2 * tolerance);
+        const Values bias = random_values(n, 4);
+        const Tensor narrow_bias = ex.tensor({n}, dtype), with_bias = ex.tensor({m, n}, dtype);
+        cast(ex, Tensor(const_cast<double*>(bias.data()), {n}, DType::f64), narrow_bias);
+        scaled_matmul(ex, {.a = a, .b = b, .bias = narrow_bias, .c = with_bias});
+        Values want_with_bias = want;
+        const Values rounded = values_of(narrow_bias);
+        for (std::size_t i = 0; i < want.size(); ++i) want_with_bias[i] += rounded[i % rounded.size()];
+        EXPECT_LE(relative_error(values_of(with_bias), want_with_bias), tolerance);
       }
       ex.release();
     }
@@ -113,6 +121,13 @@ TEST(ScaledMatmul, RefusesWrongTensors) {
               scaled_matmul(ex, {.a = a, .b = b, .c = ex.tensor({8, 4}, DType::f64)});
             }),
             "[scaled_matmul] c: dtype = f64: must be f32, bf16 or f16");
+  const Operand x = make_operand(ex, 8, 256, ScaleBlocks::vectors);
+  const auto with_bias = [&](const Tensor& bias, Write write) {
+    return error_text([&] { scaled_matmul(ex, {.a = x, .b = b, .bias = bias, .c = c, .write = write}); });
+  };
+  EXPECT_EQ(with_bias(ex.tensor({8}, DType::f32), Write::overwrite), "[scaled_matmul.bias] shape = [8]: must be [4]");
+  EXPECT_EQ(with_bias(ex.tensor({4}, DType::bf16), Write::overwrite), "[scaled_matmul.bias] dtype = bf16: must be f32");
+  EXPECT_EQ(with_bias(ex.tensor({4}, DType::f32), Write::accumulate), "[scaled_matmul] bias: needs Write::overwrite");
 }
 
 }  // namespace

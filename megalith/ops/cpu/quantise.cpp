@@ -3,6 +3,7 @@
 #include "megalith/ops/cpu/kernels.h"
 #include "megalith/ops/cpu/parallel.h"
 #include "megalith/ops/cpu/quantise_squares.h"
+#include "megalith/ops/row_parts.h"
 
 namespace megalith::ops::cpu {
 namespace {
@@ -69,6 +70,14 @@ void quantise_square(const OperandsOf& args, const Square& square) {
   }
 }
 
+/// parts [columns] = the sums of a square's columns.
+void sum_columns(const Square& square, float* parts) {
+  std::fill_n(parts, square.columns, 0.0f);
+  for (Index r = 0; r < square.live_rows; ++r) {
+    for (Index c = 0; c < square.columns; ++c) parts[c] += square.x[r][c];
+  }
+}
+
 }  // namespace
 
 void quantise_squares(const OperandsOf& args, const std::function<void(Square&)>& make) {
@@ -85,19 +94,32 @@ void quantise_squares(const OperandsOf& args, const std::function<void(Square&)>
     if (square.live_rows == 0) return;
     for (Index r = square.live_rows; r < square.rows; ++r) std::fill_n(square.x[r], square.columns, 0.0f);
     quantise_square(args, square);
+    if (args.sum_parts)
+      sum_columns(square, args.sum_parts.data<float>() + square.row / kSide * args.columns + square.column);
   });
+  if (args.sum_parts)
+    add_parts(args.sum_parts.data<float>(), down, args.columns, args.columns, args.column_sums.data<float>());
 }
 
-void quantise(const Quantise& args) {
+void quantise(const Quantise& args, const Tensor& sum_parts) {
   const Index columns = args.x.dim(1);
   dispatch_float(args.x.dtype(), "quantise", [&]<class T>() {
     const T* const x = args.x.data<T>();
-    quantise_squares({args.x.dim(0), columns, args.straight, args.turned, args.form, args.groups}, [&](Square& square) {
-      const T* const from = x + square.row * columns + square.column;
-      for (Index r = 0; r < square.live_rows; ++r) {
-        for (Index c = 0; c < square.columns; ++c) square.x[r][c] = static_cast<float>(from[r * columns + c]);
-      }
-    });
+    quantise_squares({.rows = args.x.dim(0),
+                      .columns = columns,
+                      .straight = args.straight,
+                      .turned = args.turned,
+                      .form = args.form,
+                      .groups = args.groups,
+                      .column_sums = args.column_sums,
+                      .sum_parts = sum_parts},
+                     [&](Square& square) {
+                       const T* const from = x + square.row * columns + square.column;
+                       for (Index r = 0; r < square.live_rows; ++r) {
+                         for (Index c = 0; c < square.columns; ++c)
+                           square.x[r][c] = static_cast<float>(from[r * columns + c]);
+                       }
+                     });
   });
 }
 

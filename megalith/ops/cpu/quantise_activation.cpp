@@ -36,7 +36,7 @@ void quantise_activation(const QuantiseActivation& args) {
   });
 }
 
-void quantise_activation_backward(const QuantiseActivationBackward& args) {
+void quantise_activation_backward(const QuantiseActivationBackward& args, const Tensor& sum_parts) {
   const bool is_gated = args.activation == Activation::swiglu;
   const Index rows = args.z.dim(0), width = args.z.dim(1), units = args.dy.dim(1);
   dispatch_float(args.z.dtype(), "quantise_activation_backward", [&]<class T>() {
@@ -46,8 +46,13 @@ void quantise_activation_backward(const QuantiseActivationBackward& args) {
                                                                    : all.gelu_backward;
     const T *const z = args.z.data<T>(), *const dy = args.dy.data<T>();
     const Index each = is_gated ? 2 : 1;  // numbers of a unit
-    quantise_lines<T>({rows, width, args.straight, args.turned}, args.dz,
-                      [&](Index row, Index column, Index count, T* numbers) {
+    quantise_lines<T>({.rows = rows,
+                       .columns = width,
+                       .straight = args.straight,
+                       .turned = args.turned,
+                       .column_sums = args.column_sums,
+                       .sum_parts = sum_parts},
+                      args.dz, [&](Index row, Index column, Index count, T* numbers) {
                         go_back(z + row * width + column, dy + row * units + column / each, numbers, count / each);
                       });
   });

@@ -10,7 +10,9 @@ struct OperandsOf {
   Index rows, columns;
   const Operand &straight, &turned;
   ScaleForm form = ScaleForm::f32;
-  GroupRows groups = {};  ///< undefined: all rows
+  GroupRows groups = {};    ///< undefined: all rows
+  Tensor column_sums = {};  ///< as of Quantise, with its scratch
+  Tensor sum_parts = {};
 };
 
 /// A part of a matrix of at most 128 x 128 numbers, in f32: all blocks of either kind are whole in it.

@@ -68,11 +68,15 @@ void scaled_matmul(const ScaledMatmul& args) {
   const Index down = ceil_div(m, kEdge), across = ceil_div(n, kEdge);
   dispatch_float(args.c.dtype(), "scaled_matmul", [&]<class T>() {
     T* const c = args.c.data<T>();
+    const T* const bias = args.bias ? args.bias.data<T>() : nullptr;
     parallel_for(down * across, m * n * std::max<Index>(k, 1), [&](Index i) {
       const Index row = i % down * kEdge, column = i / down * kEdge;
       const Index rows = std::min(kEdge, m - row), columns = std::min(kEdge, n - column);
       BlockSums sums;
       add_scaled_product({args.a, row}, rows, {args.b, column}, columns, ceil_div(k, kEdge), sums);
+      for (Index r = 0; bias != nullptr && r < rows; ++r) {
+        for (Index x = 0; x < columns; ++x) sums.at[r * kEdge + x] += static_cast<float>(bias[column + x]);
+      }
       store_sums(sums, rows, columns, args.write == Write::accumulate, c + row * n + column, n);
     });
   });

@@ -165,6 +165,25 @@ void matmul(Exec& ex, Stream stream, const Matmul& args, const Tensor& parts) {
   if (args.bias_grad) bias_backward(stream, args.a, args.bias_grad, parts);
 }
 
+namespace {
+
+/// Returns false when no kernel of those that the caller admits computes the problem.
+bool run_scaled(Exec& ex, Stream stream, const ScaledMatmul& args, const GemmProblem& problem, void* bias) {
+  const GemmOperands operands{.a = args.a.values.raw(),
+                              .b = args.b.values.raw(),
+                              .c = args.c.raw(),
+                              .vector = bias,
+                              .a_scales = args.a.scales.raw(),
+                              .b_scales = args.b.scales.raw()};
+  if (!names_own_kernel(args)) return ex.backend<GemmLibrary>().run(stream, problem, operands, source_of(args));
+  if (!why_no_scaled_product(ex, problem).empty()) return false;
+  const ScaledKernel form = args.kernel == ScaledKernel::own ? scaled_forms(ex, problem).front() : args.kernel;
+  scaled_product(ex, stream, form, problem, operands);
+  return true;
+}
+
+}  // namespace
+
 std::string why_no_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
   if (args.c.numel() == 0 || args.a.values.dim(1) == 0) return "";
   const GemmProblem problem = problem_of(ex, args);
@@ -180,23 +199,19 @@ std::string why_no_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
 
 void scaled_matmul(Exec& ex, Stream stream, const ScaledMatmul& args) {
   if (args.c.numel() == 0) return;
-  if (args.a.values.dim(1) == 0) {
-    if (args.write == Write::overwrite) fill(stream, args.c, 0);
-    return;
+  const bool is_empty_sum = args.a.values.dim(1) == 0;
+  if (is_empty_sum && args.write == Write::overwrite) fill(stream, args.c, 0);
+  if (!is_empty_sum) {
+    const GemmProblem problem = problem_of(ex, args);
+    if (args.bias) {
+      GemmProblem with_bias = problem;
+      with_bias.epilogue = GemmEpilogue::bias;
+      with_bias.alignment = std::min(problem.alignment, common_alignment({args.bias.raw()}));
+      if (run_scaled(ex, stream, args, with_bias, args.bias.raw())) return;
+    }
+    if (!run_scaled(ex, stream, args, problem, nullptr)) throw BackendError(cuda::why_no_scaled_matmul(ex, args));
   }
-  const GemmProblem problem = problem_of(ex, args);
-  const GemmOperands operands{.a = args.a.values.raw(),
-                              .b = args.b.values.raw(),
-                              .c = args.c.raw(),
-                              .a_scales = args.a.scales.raw(),
-                              .b_scales = args.b.scales.raw()};
-  if (names_own_kernel(args)) {
-    if (const std::string why = why_no_scaled_product(ex, problem); !why.empty()) throw BackendError(why);
-    const ScaledKernel form = args.kernel == ScaledKernel::own ? scaled_forms(ex, problem).front() : args.kernel;
-    return scaled_product(ex, stream, form, problem, operands);
-  }
-  const bool ran = ex.backend<GemmLibrary>().run(stream, problem, operands, source_of(args));
-  if (!ran) throw BackendError(cuda::why_no_scaled_matmul(ex, args));
+  if (args.bias) add_bias(stream, args.c, args.bias);
 }
 
 void batched_matmul(Exec& ex, Stream stream, const BatchedMatmul& args) {

@@ -35,7 +35,7 @@ class Numbers {
   void quantise_all(const Tensor& wide, Stream stream) {
     const Shape matrix{kNumbers / kScaleBlock, kScaleBlock};
     const Tensor scales = memory_.view({1, matrix[0]}, DType::f32, memory_.bytes() - kScaleBytes);
-    quantise(stream, {.x = wide.reshaped(matrix), .straight = {numbers_.reshaped(matrix), scales}});
+    quantise(stream, {.x = wide.reshaped(matrix), .straight = {numbers_.reshaped(matrix), scales}}, {});
   }
 
   Buffer memory_;

@@ -17,10 +17,10 @@ struct Numbers {
 
 }  // namespace
 
-void quantise(Stream stream, const Quantise& args) {
+void quantise(Stream stream, const Quantise& args, const Tensor& sum_parts) {
   dispatch_element(args.x.dtype(), [&]<class T>() {
     quantise_from(stream, Numbers<T>{pointer<const T>(args.x)}, args.x.dim(0), args.x.dim(1), args.straight,
-                  args.turned, args.form, args.groups, {args.x.raw()});
+                  args.turned, args.form, args.groups, {args.x.raw()}, {args.column_sums, sum_parts});
   });
 }
 

@@ -143,13 +143,13 @@ void quantise_activation(Stream stream, const QuantiseActivation& args) {
   });
 }
 
-void quantise_activation_backward(Stream stream, const QuantiseActivationBackward& args) {
+void quantise_activation_backward(Stream stream, const QuantiseActivationBackward& args, const Tensor& sum_parts) {
   dispatch_element(args.z.dtype(), [&]<class T>() {
     const T *const z = pointer<const T>(args.z), *const dy = pointer<const T>(args.dy);
     T* const dz = args.dz ? pointer<T>(args.dz) : nullptr;
     const auto run = [&](const auto& source) {
       quantise_from(stream, source, args.z.dim(0), args.z.dim(1), args.straight, args.turned, ScaleForm::f32, {},
-                    {z, dy, dz});
+                    {z, dy, dz}, {args.column_sums, sum_parts});
     };
     if (args.activation == Activation::swiglu) return run(SwigluGradients<T>{z, dy, dz});
     if (args.activation == Activation::gelu) return run(GeluGradients<T, GeluForm::tanh>{z, dy, dz});

@@ -3,6 +3,7 @@
 
 #include "megalith/ops/cuda/common.cuh"
 #include "megalith/ops/quantise_kernels.h"
+#include "megalith/ops/row_parts.h"
 
 // A block of 256 threads takes one square of 128 x 128, which has all blocks of either kind whole. A thread holds 8
 // neighbours of 8 consecutive rows in registers: lanes 0 to 15 of warp w have rows 16 w + 0 to 7, lanes 16 to 31 those
@@ -51,6 +52,7 @@ struct RowsInUse {
 
 struct QuantiseSizes {
   RowsInUse in_use;
+  float* sum_parts;             ///< [squares of rows, columns], of the sums of columns; null: none
   Index rows, columns, across;  ///< across: squares side by side
   bool is_wide;                 ///< addresses and columns allow vectors of 8 elements of x and of codes
   bool is_turned_wide;          ///< addresses and rows allow vectors of 8 codes of `turned`
@@ -306,11 +308,28 @@ inline __device__ int live_rows_from(const RowsInUse& groups, Index row) {
   return live;
 }
 
+/// The sums over a warp's 16 rows of the columns of a square.
+template <class T>
+__device__ void sum_columns(const Held<T>& held, int column, float (&sums)[kSide]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float4 all{};
+    float* const each = &all.x;
+#pragma unroll
+    for (int c = 0; c < kEach / 2; ++c) {
+#pragma unroll
+      for (int r = 0; r < kEach; ++r) each[c] += held.at(r, half * kEach / 2 + c);
+      each[c] += __shfl_xor_sync(0xffffffffu, each[c], kHalfWarp);
+    }
+    if (threadIdx.x % kWarp < kHalfWarp) *reinterpret_cast<float4*>(sums + column + half * kEach / 2) = all;
+  }
+}
+
 template <class Source>
 __global__ void __launch_bounds__(kThreads, Source::kBlocks)
     quantise_kernel(const Source source, const Written straight, const Written turned, const QuantiseSizes sizes,
                     const ScaleBlocks blocks, const ScaleForm form) {
-  __shared__ uint2 chunks[kSide * kChunks];
+  __shared__ __align__(16) uint2 chunks[kSide * kChunks];
   __shared__ std::uint32_t warp_column_max[kWarps][kSide];
   __shared__ float column_inverses[kSide];
   const Index down = (sizes.rows + kSide - 1) / kSide;
@@ -340,7 +359,16 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
   std::uint32_t largest_of_all = 0;
 #pragma unroll
   for (int r = 0; r < kEach; ++r) largest_of_all = max(largest_of_all, largest_here.of_row[r]);
+  auto& warp_sums = *reinterpret_cast<float(*)[kWarps][kSide]>(&chunks);  // until codes are written there
+  static_assert(sizeof warp_sums <= sizeof chunks);
+  if (sizes.sum_parts != nullptr) sum_columns(held, column, warp_sums[warp]);
   const bool is_finite = __syncthreads_or(largest_of_all >= 0x7f800000u) == 0;
+  if (sizes.sum_parts != nullptr && static_cast<int>(threadIdx.x) < columns) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += warp_sums[w][threadIdx.x];
+    sizes.sum_parts[square_row * sizes.columns + first_column + threadIdx.x] = sum;
+  }
   if (!is_finite) largest_here = held.template largest<true>();
 
   float row_inverses[kEach];
@@ -433,14 +461,20 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
   }
 }
 
+/// Where the sums of columns go: added to `sums` [columns], with parts as scratch. Both are undefined for none.
+struct ColumnSums {
+  Tensor sums = {}, parts = {};
+};
+
 /// Launches the kernel over the squares of a matrix [rows, columns]. `addresses` are those that the source accesses.
 template <class Source>
 void quantise_from(Stream stream, const Source& source, Index rows, Index columns, const Operand& straight,
                    const Operand& turned, ScaleForm form, const GroupRows& groups,
-                   std::initializer_list<const void*> addresses) {
+                   std::initializer_list<const void*> addresses, const ColumnSums& column_sums = {}) {
   const Index across = ceil_div(columns, kScaleBlock);
   const QuantiseSizes sizes{
       .in_use = RowsInUse(groups),
+      .sum_parts = column_sums.parts ? pointer<float>(column_sums.parts) : nullptr,
       .rows = rows,
       .columns = columns,
       .across = across,
@@ -449,6 +483,8 @@ void quantise_from(Stream stream, const Source& source, Index rows, Index column
   const ScaleBlocks blocks = straight ? straight.blocks : turned.blocks;
   launch({stream, ceil_div(rows, kScaleBlock) * across, kThreads}, quantise_kernel<Source>, source, Written(straight),
          Written(turned), sizes, blocks, form);
+  if (column_sums.parts)
+    add_parts(stream, sizes.sum_parts, column_sums.parts.dim(0), columns, {pointer<float>(column_sums.sums)});
 }
 
 }  // namespace megalith::ops::cuda

@@ -113,6 +113,7 @@ void run(Stream stream, const GemmProblem& problem, const GemmOperands& operands
   all.columns = static_cast<int>(n);
   all.depth = static_cast<int>(k);
   all.adds = problem.write == Write::accumulate;
+  all.bias = problem.epilogue == GemmEpilogue::bias ? operands.vector : nullptr;
 
   const Index clusters = ceil_div(m, Form::kCluster * kTileRows) * ceil_div(n, Form::kColumns);
   const Index max_clusters = std::max(1, multiprocessors / Form::kCluster);
@@ -148,6 +149,7 @@ std::string why_no_scaled_product(Exec& ex, const GemmProblem& problem) {
   if (problem.a_scales == ScaleBlocks::squares) return text("needs a by vectors");
   if (problem.out == DType::f16) return text("has no result in f16");
   if (problem.write == Write::accumulate && problem.out != DType::f32) return text("adds to results in f32 only");
+  if (problem.epilogue == GemmEpilogue::bias && problem.out != DType::bf16) return text("has a bias for bf16 only");
   if (problem.alignment < 16) return text("needs addresses that are multiples of 16");
   return "";
 }

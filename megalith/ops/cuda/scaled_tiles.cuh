@@ -58,6 +58,7 @@ struct ScaledArgs {
   int columns;                       // of the result; of each group for weight gradients of groups
   int depth;                         // but weight gradients of groups
   bool adds;                         // to a result in f32
+  const void* bias;                  // of a dense GEMM's columns, of the type of its result; null: none
 };
 
 /// Rows of operands, and blocks of the sum's index where the sum begins.
@@ -334,6 +335,20 @@ class ConsumerSums {
   RingPlace<SharedMemory<Form>::kStages> at_;
 };
 
+/// sums += the bias of a lane's columns.
+template <class T, class Form>
+__device__ __forceinline__ void add_bias(const ScaledArgs& args, const ScaledTile& tile,
+                                         float (&sums)[Form::kColumns / 2], int lane) {
+  const T* const bias = static_cast<const T*>(args.bias) + tile.column + 2 * (lane % 4);
+#pragma unroll
+  for (int t = 0; t < Form::kColumns / 8; ++t) {
+    if (tile.column + 8 * t >= args.columns) break;  // columns are a multiple of 8
+    const Values<float, 2> pair = unpack(load_pack<2>(bias, 8 * t));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[4 * t + i] += pair[i % 2];
+  }
+}
+
 /// Stores a warp's 16 rows of a tile, or adds them, in chunks of 128 bytes of a row.
 template <class T, class Form>
 __device__ __forceinline__ void store_tile(const ScaledArgs& args, ChunkSet<Form::kChunks>& chunks,
@@ -387,6 +402,9 @@ __device__ __forceinline__ void consume(const ScaledArgs& args, SharedMemory<For
     if (is_first && tile.steps > 0 && consumer == 1) hopper::sync_named(kLeadBarrier, kConsumers * kGroupThreads);
     typename ConsumerSums<Form, kBlocksOfB>::Sums sums;
     product.run(tile.steps, lead, sums);
+    if constexpr (sizeof(T) == 2) {
+      if (args.bias != nullptr) add_bias<T, Form>(args, tile, sums, lane);
+    }
     store_tile<T, Form>(args, chunks, tile, tile.row + consumer * kConsumerRows + warp * kChunkRows, sums, lane);
   }
   if (hopper::is_elected()) hopper::wait_for_reads_of_stores<0>();  // shared memory is released with the block
