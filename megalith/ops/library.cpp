@@ -25,6 +25,7 @@ void start_libraries(Exec& ex, int multiprocessors_for_communication) {
 }
 
 std::string cpu_product_library() { return cpu::product_library(); }
+std::string cpu_bf16_unit() { return cpu::bf16_unit(); }
 
 std::vector<std::pair<std::string, std::string>> library_versions() {
   if constexpr (build::has_cuda)

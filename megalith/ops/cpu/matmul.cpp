@@ -195,8 +195,8 @@ void product_wide(const Matmul& args, const Share& share) {
   });
 }
 
-// GEMMs of 16-bit operands. Pieces of them are widened on the stack, and the f32 GEMM sums them. Only whole sums are
-// rounded, after bias and GELU.
+// GEMMs of 16-bit operands. Where the CPU multiplies bf16 the library does. Else pieces of them are widened on the
+// stack, and the f32 GEMM sums them. Only whole sums are rounded, after bias and GELU.
 
 constexpr Index kDepth = 128;  // depth of a widened piece
 constexpr Index kGap = 16;     // floats between its lines, so that they start in different cache sets
@@ -225,6 +225,22 @@ void sum_block(const OutputBlock& block, Index k, GemmOperand<T> a, GemmOperand<
   }
   a.data += block.row * a.row;
   b.data += block.column * b.column;
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    if (k > 0 && has_bf16_product()) {
+      return run_product(Bf16Product{.m = block.rows,
+                                     .n = block.columns,
+                                     .k = k,
+                                     .a = a.data,
+                                     .a_row = a.row,
+                                     .a_column = a.column,
+                                     .b = b.data,
+                                     .b_row = b.row,
+                                     .b_column = b.column,
+                                     .c = c,
+                                     .c_row = c_row,
+                                     .beta = beta});
+    }
+  }
   for (Index l = 0; l < k; l += kDepth) {
     const Index depth = std::min(kDepth, k - l);
     const GemmOperand<float> wide_a = widened(a, block.rows, depth, a_piece);

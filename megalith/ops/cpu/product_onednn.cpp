@@ -1,9 +1,12 @@
 #include <algorithm>
+#include <compare>
 #include <cstring>
+#include <map>
 #include <new>
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <oneapi/dnnl/dnnl.hpp>
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
@@ -58,6 +61,7 @@ void transpose(const float* x, Index stride, Index depth, Index lines, float* ou
 struct Layout {
   char transposed;
   Index stride;
+  auto operator<=>(const Layout&) const = default;
 };
 
 /// The layout of a rows x columns matrix. The stride along a dimension of size 1 has no meaning and may be anything.
@@ -120,6 +124,119 @@ void run_product(const Product<float>& p) {
         packed_product(piece);
       }
     }
+  }
+}
+
+namespace {
+
+/// What oneDNN makes a kernel for.
+struct Bf16Shape {
+  Index m, n, k;
+  Layout a, b;
+  Index c_row;
+  bool adds;
+  auto operator<=>(const Bf16Shape&) const = default;
+};
+
+const dnnl::engine& this_cpu() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+dnnl::memory::desc description(Index rows, Index columns, const Layout& layout, dnnl::memory::data_type type) {
+  const bool by_rows = layout.transposed == 'N';
+  return {{rows, columns}, type, {by_rows ? layout.stride : 1, by_rows ? 1 : layout.stride}};
+}
+
+struct Bf16Kernel {
+  dnnl::memory::desc a, b, c;
+  dnnl::matmul matmul;
+};
+
+Bf16Kernel make_kernel(const Bf16Shape& shape) {
+  using Type = dnnl::memory::data_type;
+  const auto a = description(shape.m, shape.k, shape.a, Type::bf16),
+             b = description(shape.k, shape.n, shape.b, Type::bf16),
+             c = description(shape.m, shape.n, {'N', shape.c_row}, Type::f32);
+  dnnl::primitive_attr attributes;
+  if (shape.adds) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+#if DNNL_VERSION_MAJOR >= 3
+  return {a, b, c, dnnl::matmul(dnnl::matmul::primitive_desc(this_cpu(), a, b, c, attributes))};
+#else
+  return {a, b, c, dnnl::matmul({dnnl::matmul::desc(a, b, c), attributes, this_cpu()})};
+#endif
+}
+
+/// A step repeats its shapes, and making a kernel takes longer than a small product.
+const Bf16Kernel& kernel_of(const Bf16Shape& shape) {
+  constexpr std::size_t kMostKernels = 256;
+  thread_local std::map<Bf16Shape, Bf16Kernel> kernels;
+  const auto found = kernels.find(shape);
+  if (found != kernels.end()) return found->second;
+  if (kernels.size() == kMostKernels) kernels.clear();
+  return kernels.emplace(shape, make_kernel(shape)).first->second;
+}
+
+void multiply_piece(const Bf16Product& p) {
+  const Bf16Kernel& kernel = kernel_of({.m = p.m,
+                                        .n = p.n,
+                                        .k = p.k,
+                                        .a = layout_of(p.m, p.k, p.a_row, p.a_column),
+                                        .b = layout_of(p.k, p.n, p.b_row, p.b_column),
+                                        .c_row = std::max(p.c_row, p.n),
+                                        .adds = p.beta != 0});
+  const auto memory = [](const dnnl::memory::desc& description, const void* address) {
+    return dnnl::memory(description, this_cpu(), const_cast<void*>(address));
+  };
+  thread_local dnnl::stream stream(this_cpu());
+  kernel.matmul.execute(stream, {{DNNL_ARG_SRC, memory(kernel.a, p.a)},
+                                 {DNNL_ARG_WEIGHTS, memory(kernel.b, p.b)},
+                                 {DNNL_ARG_DST, memory(kernel.c, p.c)}});
+  stream.wait();
+}
+
+/// The numbers of rows of experts differ in every step. Cut into whole units and a rest, all of them share a few
+/// kernels.
+constexpr Index kUnitOfRows = 16, kUnitOfDepth = 64;
+Index whole_units(Index size, Index unit) { return size < unit ? size : size / unit * unit; }
+
+bool has_isa(dnnl_cpu_isa_t isa) { return (dnnl_get_effective_cpu_isa() & isa) == isa; }
+
+}  // namespace
+
+bool has_bf16_product() {
+  static const bool has = has_isa(dnnl_cpu_isa_avx512_core_bf16);
+  return has;
+}
+
+std::string bf16_unit() {
+  if (!has_bf16_product()) return {};
+  return has_isa(dnnl_cpu_isa_avx512_core_amx) ? "AMX" : "AVX-512 BF16";
+}
+
+void run_product(const Bf16Product& p) {
+  stay_on_this_thread();
+  try {
+    for (Index row = 0, rows = whole_units(p.m, kUnitOfRows); row < p.m; row += rows, rows = p.m - row) {
+      for (Index l = 0, depth = whole_units(p.k, kUnitOfDepth); l < p.k; l += depth, depth = p.k - l) {
+        Bf16Product piece = p;
+        piece.m = rows;
+        piece.k = depth;
+        piece.a += row * p.a_row + l * p.a_column;
+        piece.b += l * p.b_row;
+        piece.c += row * p.c_row;
+        if (l > 0) piece.beta = 1;
+        multiply_piece(piece);
+      }
+    }
+  } catch (const dnnl::error& error) {
+    if (error.status == dnnl_out_of_memory) throw std::bad_alloc();
+    throw BackendError(
+        str("[matmul] oneDNN failed for bf16, M, N, K = ", p.m, ", ", p.n, ", ", p.k, ": ", error.what()));
   }
 }
 
