@@ -34,11 +34,11 @@ void residual_norm(Exec& ex, const ResidualNorm& args);
 /// The whole backward pass at once. With xhat = (x - mean) rstd and g = dy gamma:
 ///   dx = rstd (g - mean(g) - xhat mean(g xhat)) + residual, without mean(g) for an RMS norm
 /// `residual` is the gradient that flows past the norm. With `more_dy`, which excludes a residual, the gradient of y is
-/// dy + more_dy, a sum that is not rounded to the type of both: y is then read by a sublayer and by the residual sum
-/// after it (post-norm). gamma_grad [H] += sum_t dy * xhat; beta_grad [H] += sum_t dy,
-/// both f32 (f64 for f64), rows summed in fixed blocks. dx may be dy or residual. Where dx is the gradient of a sum
-/// that a bias went into, bias_grad is that bias's: += sum_t dx. It has the bits of Matmul::bias_grad, which would need
-/// one more read of dx.
+/// dy + more_dy: y is then read by a sublayer and by the residual sum after it (post-norm). That sum is rounded to the
+/// type of both, as where it is sent to the stage before: stages change no bit.
+/// gamma_grad [H] += sum_t dy * xhat; beta_grad [H] += sum_t dy, both f32 (f64 for f64), rows summed in fixed blocks.
+/// dx may be dy or residual. Where dx is the gradient of a sum that a bias went into, bias_grad is that bias's: +=
+/// sum_t dx. It has the bits of Matmul::bias_grad, which would need one more read of dx.
 struct NormBackward {
   Tensor dy, x, gamma, mean = {}, rstd;  // in   [T, H], [T, H], [H], [T], [T]
   Tensor residual;                       // in   [T, H] or undefined

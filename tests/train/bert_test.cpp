@@ -33,11 +33,19 @@ config::RunPlan bert_plan(const Grid& grid, const std::string& precision = "fp64
   return config::resolve(bert_config(grid, precision, steps));
 }
 
-/// The first BERT's blocks with the erf form of GELU, without the head for the order.
-config::RunPlan post_norm_bert_plan(const Grid& grid, const std::string& precision, Index steps) {
+config::RunConfig post_norm_bert_config(const Grid& grid, const std::string& precision, Index steps) {
   config::RunConfig c = bert_config(grid, precision, steps);
   c.model.norm_placement = "post";
   c.model.activation = "gelu_erf";
+  return c;
+}
+/// The first BERT's blocks with the erf form of GELU, as bert-base has them.
+config::RunPlan first_bert_plan(const Grid& grid, const std::string& precision = "fp64", Index steps = 20) {
+  return config::resolve(post_norm_bert_config(grid, precision, steps));
+}
+/// The same without the head for the order.
+config::RunPlan post_norm_bert_plan(const Grid& grid, const std::string& precision, Index steps) {
+  config::RunConfig c = post_norm_bert_config(grid, precision, steps);
   c.bert.order = "none";
   return config::resolve(c);
 }
@@ -55,6 +63,13 @@ const RunRecord& bert_on_one_rank(const std::string& precision = "fp64") {
   static std::map<std::string, std::unique_ptr<RunRecord>> runs;
   std::unique_ptr<RunRecord>& run = runs[precision];
   if (run == nullptr) run = bert_run(bert_plan({}, precision));
+  return *run;
+}
+
+const RunRecord& first_bert_on_one_rank(const std::string& precision) {
+  static std::map<std::string, std::unique_ptr<RunRecord>> runs;
+  std::unique_ptr<RunRecord>& run = runs[precision];
+  if (run == nullptr) run = bert_run(first_bert_plan({}, precision));
   return *run;
 }
 
@@ -76,6 +91,18 @@ TEST_P(BertGrid, Fp32AgreesWithOneRank) {
   support::expect_gradients_agree(GetParam(), *got, want, 1e-6);
 }
 
+TEST_P(BertGrid, PostNormAgreesWithOneRank) {
+  const std::unique_ptr<RunRecord> fp64 = bert_run(first_bert_plan(GetParam()));
+  support::expect_fp64_agrees(*fp64, first_bert_on_one_rank("fp64"));
+  support::expect_gradients_agree(GetParam(), *fp64, first_bert_on_one_rank("fp64"), 1e-12);
+  const RunRecord& want = first_bert_on_one_rank("fp32");
+  const std::unique_ptr<RunRecord> fp32 = bert_run(first_bert_plan(GetParam(), "fp32"));
+  EXPECT_LT(relative_error(fp32->losses, want.losses), 1e-6);
+  EXPECT_LT(relative_error({fp32->evaluated}, {want.evaluated}), 1e-6);
+  EXPECT_LT(relative_error(fp32->norms, want.norms), 1e-6);
+  support::expect_gradients_agree(GetParam(), *fp32, want, 1e-6);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, BertGrid, ::testing::ValuesIn(support::all_and_sharded_grids()),
                          [](const auto& test) { return test.param.name(); });
 
@@ -86,8 +113,11 @@ TEST_P(BertGridIn16Bits, StaysInTheBandsOfOneRank) {
   for (const support::PolicyRow& row : support::kPolicies) {
     SCOPED_TRACE(row.precision);
     const std::unique_ptr<RunRecord> got = bert_run(bert_plan(GetParam(), row.precision));
-    support::expect_within(GetParam().tp > 1 ? row.rounded : support::kWithoutTp, *got,
-                           bert_on_one_rank(row.precision));
+    const auto& bands = GetParam().tp > 1 ? row.rounded : support::kWithoutTp;
+    support::expect_within(bands, *got, bert_on_one_rank(row.precision));
+    const std::unique_ptr<RunRecord> post_norm = bert_run(first_bert_plan(GetParam(), row.precision));
+    support::expect_within(GetParam().tp > 1 ? support::of_post_norm(bands) : bands, *post_norm,
+                           first_bert_on_one_rank(row.precision));
   }
 }
 
@@ -134,6 +164,45 @@ TEST(Bert, MaskedTokensSeeWhatFollowsThem) {
   };
   EXPECT_EQ(loss(0), loss(37));
   EXPECT_GT(std::abs(loss(0) - loss(1)), 1e-9);
+}
+
+/// Places 1 and 3 of each sample are masked, whatever the head has room for.
+class TwoMaskedTokens final : public support::HashedBatches {
+ public:
+  using HashedBatches::HashedBatches;
+  void fill(Index first_sample, Index count, const model::Batch& batch) const override {
+    HashedBatches::fill(first_sample, count, batch);
+    const auto samples = static_cast<std::size_t>(count);
+    const std::size_t room = batch.targets.size() / samples;
+    std::vector<std::int32_t> places(batch.targets.size(), -1);
+    std::ranges::fill(batch.targets, model::kNoTarget);
+    for (std::size_t i = 0; i < samples; ++i) {
+      for (std::size_t k = 0; k < 2; ++k) {
+        // The last rows, so that spare ones come first.
+        const std::size_t at = i * room + room - 2 + k;
+        places[at] = static_cast<std::int32_t>(2 * k + 1);
+        batch.targets[at] = static_cast<std::int32_t>((static_cast<std::size_t>(first_sample) + 5 * i + k) % 37);
+      }
+    }
+    model::fill_rows(places, batch);
+  }
+};
+
+TEST(Bert, SpareRowsOfTheHeadChangeNothing) {
+  const auto run = [](double mask_fraction) {
+    config::RunConfig c = bert_config({}, "fp64", 6);
+    c.bert.mask_fraction = mask_fraction;
+    c.train.micro_batch = 4;
+    const config::RunPlan plan = config::resolve(c);
+    auto record = std::make_unique<RunRecord>();
+    comm::run_ranks(1, [&](comm::World& world) {
+      support::train_rank(world, plan, TwoMaskedTokens(plan.model.vocab_size), *record);
+    });
+    return record;
+  };
+  const std::unique_ptr<RunRecord> exact = run(0.34), with_spare_rows = run(0.5);  // 2 and 3 of 6 tokens
+  support::expect_fp64_agrees(*with_spare_rows, *exact);
+  support::expect_gradients_agree({}, *with_spare_rows, *exact, 1e-12);
 }
 
 // Samples of a step have different numbers of masked tokens, and so have microbatches: means of microbatches would

@@ -212,12 +212,19 @@ struct BackwardRows {
   }
 };
 
+/// Rounded to T.
+template <class T, int N>
+__device__ Values<float, N> sum_of(const Pack<T, N>& x, const Pack<T, N>& y) {
+  return unpack(pack<T>(Plus{}(unpack(x), unpack(y))));
+}
+
 /// The gradient of y of a vector.
 template <Third kThird, class Rows>
 __device__ auto gradient_of(const Rows& rows, int r, int v) {
-  auto dy = unpack(rows.dy[r].at[v]);
-  if constexpr (kThird == Third::more_dy) dy = Plus{}(dy, unpack(rows.third[r].at[v]));
-  return dy;
+  if constexpr (kThird == Third::more_dy)
+    return sum_of(rows.dy[r].at[v], rows.third[r].at[v]);
+  else
+    return unpack(rows.dy[r].at[v]);
 }
 
 /// dx = rstd (g - mean(g) - xhat mean(g xhat)) + residual, g = dy gamma. A block takes one part of the rows, kRows at a

@@ -30,7 +30,7 @@ struct OneGradient {
 template <class T>
 struct SumOfGradients {
   const T *dy, *more;
-  auto load(auto at, Index from = 0) const { return at.load(dy + from) + at.load(more + from); }
+  auto load(auto at, Index from = 0) const { return stored<T>(at.load(dy + from) + at.load(more + from)); }
 };
 
 /// dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, plus the residual.

@@ -95,6 +95,15 @@ inline Bits16 rounded<float16>(Vec<float> v) {
   return __builtin_convertvector((word >> 16 & 0x8000u) | (magnitude < 0x477ff000u ? finite : infinite), Bits16);
 }
 
+/// v as memory of S has it.
+template <class S>
+inline Vec<Arithmetic<S>> stored(Vec<Arithmetic<S>> v) {
+  if constexpr (kIs16Bit<S>)
+    return widened<S>(rounded<S>(v));
+  else
+    return v;
+}
+
 template <class S>
 inline Vec<Arithmetic<S>> load(const S* p) {
   if constexpr (kIs16Bit<S>) {
