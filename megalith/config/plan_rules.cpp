@@ -91,10 +91,10 @@ constexpr Index kGemmRows = 4;
 /// FP8 operands: blocks of 128 must not be cut by tp, and every other part of a model computes in bf16.
 void check_fp8(const RunPlan& plan, Problems& out) {
   if (plan.train.policy().gemms != GemmFormat::e4m3) return;
-  const auto refuse = [&](std::string_view rule) { out.add("train.precision", plan.train.precision, rule); };
   const model::ModelConfig& m = plan.model;
   if (m.num_heads < 1) return;
-  if (m.is_bert()) refuse("is for models that predict the next token; use bf16 with model.family = bert");
+  if (m.is_bert() && plan.fp8.head)
+    out.add("fp8.head", "true", "is for models that predict the next token; remove it with model.family = bert");
   const Index tp = std::max(1, plan.grid.tp), heads = m.num_heads * m.head_width(),
               qkv = heads + 2 * m.kv_heads() * m.head_width();
   const auto require = [&](const char* key, Index size, Index ranks, const char* group = "parallel.tp") {

@@ -70,10 +70,9 @@ TEST(Fp8Rules, ExpertsHaveWholeBlocksInEachSlice) {
             "have one kernel for all");
 }
 
-TEST(Fp8Rules, OtherModelsAreRefused) {
-  EXPECT_NE(problem_in_fp8({"model.family=bert"})
-                .find("train.precision = fp8: is for models that predict the next token; use bf16 with "
-                      "model.family = bert"),
+TEST(Fp8Rules, TheHeadOfBertIsNone) {
+  EXPECT_NE(problem_in_fp8({"model.family=bert", "fp8.head=true"})
+                .find("fp8.head = true: is for models that predict the next token; remove it with model.family = bert"),
             std::string::npos);
 }
 
