@@ -9,6 +9,7 @@
 #include "megalith/io/problem_text.h"
 #include "megalith/io/retrying_fs.h"
 #include "megalith/io/save_protocol.h"
+#include "megalith/tokenizer/tokenizer.h"
 
 #include "apps/checkpoint/checkpoint_folder.h"
 #include "apps/checkpoint/hf_folder.h"
@@ -77,6 +78,15 @@ TaskModel find_task_model(io::Fs& fs, const std::string& init, const io::Path& o
   return is_hf ? model_of_hf(fs, init) : model_of_checkpoint(fs, init);
 }
 
+/// Ids are words of the model's vocabulary: another of the same size would give it other words without an error.
+void check_words(io::Fs& fs, const TaskModel& model, const config::RunConfig& asked) {
+  const std::string tokenizer = model.recipe.data.tokenizer.value_or(""), &own = *asked.data.vocab_dir;
+  const auto hash_of = [&](const std::string& folder) { return open_tokenizer(fs, tokenizer, folder)->content_hash(); };
+  if (hash_of(own) == hash_of(model.vocab_dir)) return;
+  throw refused_init(str(model.source, " has another vocabulary than data.vocab_dir = ", own,
+                         ", so that an id is another word there; remove data.vocab_dir"));
+}
+
 }  // namespace
 
 config::RunConfig with_task_model(io::Fs& fs, config::RunConfig asked, const io::Path& instead) {
@@ -90,7 +100,10 @@ config::RunConfig with_task_model(io::Fs& fs, config::RunConfig asked, const io:
     for (const std::string& line : refused) text += "\n  " + line;
     throw refused_init(text);
   }
-  if (asked.data.vocab_dir) return asked;
+  if (asked.data.vocab_dir) {
+    if (found.no_tokenizer.empty() && !found.vocab_dir.empty()) check_words(fs, found, asked);
+    return asked;
+  }
   if (!found.no_tokenizer.empty())
     throw InputError(
         str("[task.init] ", found.no_tokenizer, ": give data.vocab_dir, a folder of the model's vocabulary"));

@@ -105,6 +105,12 @@ TEST_F(TaskInit, AFolderThatDoesNotFitIsRefused) {
   refused(66, init("hf") + "--set model.seq_len=17",
           "model.seq_len = 17: must be at most 16, the positions of task.init");
   refused(66, init("hf") + "--set data.tokenizer=byte", "data.tokenizer = byte: task.init has bert-uncased");
+  std::string words = read_all(dir_ / "hf" / "vocab.txt");
+  words.replace(words.find("the\nbirds\n"), 10, "birds\nthe\n");
+  std::filesystem::create_directory(dir_ / "words");
+  write_all(dir_ / "words" / "vocab.txt", words);
+  refused(66, init("hf") + "--set data.vocab_dir=" + out("words"),
+          "[task.init] " + out("hf") + " has another vocabulary than data.vocab_dir = " + out("words"));
   const std::string config = read_all(dir_ / "hf" / "config.json");
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string text = config;
