@@ -90,6 +90,7 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
   if (moe.empty()) return all;
   all.push_back({"moe/aux_loss", moe.aux_loss});
   all.push_back({"moe/z_loss", moe.z_loss});
+  all.push_back({"moe/rerun", m.result.rerun ? 1.0 : 0.0});
   for (const ExpertLoad& load : moe.layers) {
     const std::string layer = str("moe/layer_", load.layer, '/');
     all.push_back({layer + "max_over_mean", load.max_over_mean});

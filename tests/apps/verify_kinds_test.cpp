@@ -26,13 +26,14 @@ class VerifyKinds : public BertProgram {
       EXPECT_GT(report["ops_compared"].get<int>(), results) << report["b"];
     }
   }
+  /// The recipe of a model with experts.
+  std::string experts() const {
+    return recipe() +
+           " --set model.num_layers=2 --set model.head_dim=6 --set model.family='\"llama\"' --set moe.num_experts=4"
+           " --set moe.top_k=2 --set moe.ffn_hidden_size=12 --set train.micro_batch=2 ";
+  }
   Finished verify_experts(const std::string& arguments) const {
-    return run_shell("megalith verify " + recipe() +
-                     " --steps 2 --ops 1 --format json --set model.num_layers=2 --set model.head_dim=6 --set "
-                     "model.family='\"llama\"'"
-                     " --set moe.num_experts=4 --set moe.top_k=2 --set moe.ffn_hidden_size=12"
-                     " --set train.micro_batch=2 " +
-                     arguments);
+    return run_shell("megalith verify " + experts() + "--steps 2 --ops 1 --format json " + arguments);
   }
 };
 
@@ -57,9 +58,18 @@ TEST_F(VerifyKinds, RoundingTurnsNoChoiceOfARouter) {
 }
 
 TEST_F(VerifyKinds, ClonesOfExpertsAndMuonDoNotDisturb) {
-  expect_agreeing(verify_experts("--grid 'dp=4 ep=4' --set train.precision='\"fp64\"' --set moe.echo.slots=1 "
-                                 "--set optimizer.type='\"muon\"'"),
-                  1, 100);
+  const std::string with_clones =
+      "--set train.precision='\"fp64\"' --set moe.echo.slots=1 --set moe.echo.min_pairs=0 --set moe.router_skew=0.04 "
+      "--set optimizer.type='\"muon\"' ";
+  expect_agreeing(verify_experts(with_clones + "--grid 'dp=4 ep=4'"), 1, 100);
+  const Finished trained = run_shell("megalith train " + experts() + with_clones + "--out " + out("clones") +
+                                     " --set train.steps=2 --set parallel.ranks=4 --set parallel.ep=4");
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  for (const std::string& line : metrics("clones")) {
+    const json step = json::parse(line);
+    if (!step.contains("moe")) continue;
+    for (const json& layer : step["moe"]["layers"]) EXPECT_GT(layer["echo"]["clones"].get<int>(), 0) << line;
+  }
 }
 
 TEST_F(VerifyKinds, GridsOfBertAgreeOpByOp) {

@@ -11,8 +11,8 @@ namespace megalith::support {
 inline constexpr double kEchoSkew = 0.04;
 
 struct EchoRun : RunRecord {
-  Index clones = 0, moved = 0, reruns = 0;  ///< of all layers and steps
-  std::vector<double> evaluations;          ///< after every second step
+  Index moved = 0, reruns = 0;      ///< of all layers and steps
+  std::vector<double> evaluations;  ///< after every second step
 };
 
 /// `delays`: eager ops of steps and evaluations go through it.
@@ -42,11 +42,8 @@ inline void train_with_clones(comm::World& world, const config::RunPlan& plan, E
     run.losses.push_back(report.loss);
     run.norms.push_back(report.grad_norm);
     run.reruns += report.rerun ? 1 : 0;
-    for (const train::ExpertLoad& layer : report.moe.layers) {
-      if (!layer.echo) continue;
-      run.clones += layer.echo->clones;
-      run.moved += layer.echo->moved;
-    }
+    run.clones += clones_of(report);
+    for (const train::ExpertLoad& layer : report.moe.layers) run.moved += layer.echo ? layer.echo->moved : 0;
   }
   const double evaluated = evaluate();
   if (world.rank() == 0) run.evaluated = evaluated;

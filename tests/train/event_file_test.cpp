@@ -119,6 +119,7 @@ TEST(EventFile, HasTheSameNumbersOfExpertsAsTheLogOfMetrics) {
                .bytes = 1e9,
                .exposed_us = 42.5};
   metrics.result.moe.layers = {load};
+  metrics.result.rerun = true;
   std::map<std::string, double> found;
   for (const Scalar& scalar : scalars_of(metrics)) found[scalar.tag] = scalar.value;
   const std::map<std::string, double> want = {
@@ -129,6 +130,7 @@ TEST(EventFile, HasTheSameNumbersOfExpertsAsTheLogOfMetrics) {
       {"echo/clones", 3},       {"echo/dropped", 7},      {"echo/wanted", 4},
       {"echo/bytes", 1e9},      {"echo/exposed_us", 42.5}};
   for (const auto& [name, value] : want) EXPECT_EQ(found.at("moe/layer_3/" + name), value) << name;
+  EXPECT_EQ(found.at("moe/rerun"), 1);
   metrics.result.moe.layers[0].echo.reset();
   for (const Scalar& scalar : scalars_of(metrics)) EXPECT_EQ(scalar.tag.find("/echo/"), std::string::npos);
 }

@@ -10,6 +10,7 @@
 #include "megalith/train/saver.h"
 
 #include "tests/io/temp_dir.h"
+#include "tests/train/echo_run.h"
 #include "tests/train/graph_ways.h"
 #include "tests/train/recompute_modes.h"
 #include "tests/train/small_run.h"
@@ -59,7 +60,9 @@ void set_expert_slices(config::RunConfig& c) {
 
 void set_clones(config::RunConfig& c) {
   set_parallel_experts(c);
+  c.moe.router_skew = support::kSkew;
   c.moe.echo.slots = 1;
+  c.moe.echo.min_pairs = 0;
 }
 
 constexpr auto kRowsShared = nn::SequenceParallel::on;
@@ -124,6 +127,7 @@ struct ShardOutcome {
   Gathered gradients;   ///< of the first step: the sums of every rank's shards
   Gathered parameters;  ///< after the last
   checkpoint::Digest128 digest;
+  Index clones = 0;  ///< of experts
 };
 
 /// Steps [begin, end), resumed from `folder` unless begin is 0 and saved there at the end. Evaluates after the second
@@ -154,6 +158,7 @@ void run_shards(const config::RunPlan& plan, const io::Path& folder, Index begin
       outcome.losses.insert(outcome.losses.end(), {report.loss, evaluated});
       outcome.norms.push_back(report.grad_norm);
       outcome.skipped.push_back(report.skipped);
+      outcome.clones += support::clones_of(report);
     }
     engine.stage().gather_all_params(engine.exec());
     support::put_params(outcome.parameters, engine.stage(), false);
@@ -173,6 +178,7 @@ TEST_P(ShardedGradients, TrainAsWholeOnesDo) {
   ShardOutcome whole, sharded;
   run_shards(shard_plan(GetParam(), "fp64", ShardedState::moments), whole);
   run_shards(shard_plan(GetParam(), "fp64", ShardedState::gradients), sharded);
+  EXPECT_EQ(sharded.clones > 0, GetParam().set == set_clones);
   EXPECT_LT(support::relative_error(sharded.losses, whole.losses), 1e-12);
   EXPECT_LT(support::relative_error(sharded.norms, whole.norms), 1e-12);
   EXPECT_THAT(sharded.parameters.disagreeing(), ::testing::IsEmpty());

@@ -156,7 +156,15 @@ struct RunRecord {
   double evaluated = 0;  ///< loss without dropout, after the last step
   Gathered gradients;    ///< of the first step
   Gathered parameters;   ///< after the last
+  Index clones = 0;      ///< of experts, of all layers and steps
 };
+
+/// Of all layers.
+inline Index clones_of(const train::StepReport& report) {
+  Index clones = 0;
+  for (const train::ExpertLoad& layer : report.moe.layers) clones += layer.echo ? layer.echo->clones : 0;
+  return clones;
+}
 
 /// Once the stage's device has done what it was given.
 inline void put_params(Gathered& out, model::Stage& stage, bool gradients) {
@@ -188,6 +196,7 @@ inline void train_rank(comm::World& world, const config::RunPlan& plan, const mo
     if (world.rank() != 0) continue;
     record.losses.push_back(result.loss);
     record.norms.push_back(result.grad_norm);
+    record.clones += clones_of(result);
   }
   const double evaluated = engine.evaluate(source, 2 * plan.train.global_batch);
   if (world.rank() == 0) record.evaluated = evaluated;
