@@ -39,7 +39,7 @@ megalith_found(MPI "${MPI_CXX_FOUND}"
 if(NOT MEGALITH_OPENMP STREQUAL "OFF")
   find_package(OpenMP QUIET COMPONENTS CXX)
 endif()
-megalith_found(OPENMP "${OpenMP_CXX_FOUND}" "OpenMP not found: f32 matrix products run in megalith's own loops, several times slower")
+megalith_found(OPENMP "${OpenMP_CXX_FOUND}" "OpenMP not found: f32 and bf16 matrix products run in megalith's own loops, several times slower")
 
 # Ranks have threads of their own; oneDNN must be asked, by OpenMP, not to start more.
 if(MEGALITH_HAS_OPENMP AND NOT MEGALITH_ONEDNN STREQUAL "OFF")
@@ -50,7 +50,7 @@ if(MEGALITH_HAS_OPENMP AND NOT MEGALITH_ONEDNN STREQUAL "OFF")
   endif()
 endif()
 megalith_found(ONEDNN "${DNNL_FOUND}"
-  "oneDNN not found (install libdnnl-dev and OpenMP): f32 matrix products run in megalith's own loops, several times slower")
+  "oneDNN not found (install libdnnl-dev and OpenMP): f32 and bf16 matrix products run in megalith's own loops, several times slower")
 if(MEGALITH_HAS_ONEDNN)
   add_library(megalith_dnnl INTERFACE)
   target_include_directories(megalith_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})

@@ -249,5 +249,58 @@ TEST(Matmul, BlocksFollowFromTheShape) {
   EXPECT_GE(tiny.columns, 8);
 }
 
+/// Where the CPU multiplies bf16: sizes around whole units of rows and of depth, in every layout.
+TEST(Bf16Product, EqualsThreeLoops) {
+  if (!cpu::has_bf16_product()) GTEST_SKIP() << "this CPU, or this build, does not multiply bf16";
+  constexpr Index n = 24;
+  for (const Index m : {1, 15, 16, 17, 47}) {
+    for (const Index k : {1, 63, 64, 65, 130}) {
+      const auto rounded = [](Index count, std::uint32_t seed) {
+        std::vector<bfloat16> all;
+        for (const double value : random_values(count, seed)) all.emplace_back(static_cast<float>(value));
+        return all;
+      };
+      const std::vector<bfloat16> a = rounded(m * k, 1), b = rounded(k * n, 2);
+      for (const bool a_by_rows : {true, false}) {
+        for (const bool b_by_rows : {true, false}) {
+          for (const float beta : {0.0f, 1.0f}) {
+            SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", a, b by rows " << a_by_rows
+                                            << b_by_rows << ", beta " << beta);
+            std::vector<float> c(static_cast<std::size_t>(m * n), 0.5f);
+            const cpu::Bf16Product product{.m = m,
+                                           .n = n,
+                                           .k = k,
+                                           .a = a.data(),
+                                           .a_row = a_by_rows ? k : 1,
+                                           .a_column = a_by_rows ? 1 : m,
+                                           .b = b.data(),
+                                           .b_row = b_by_rows ? n : 1,
+                                           .b_column = b_by_rows ? 1 : k,
+                                           .c = c.data(),
+                                           .c_row = n,
+                                           .beta = beta};
+            cpu::run_product(product);
+            for (Index i = 0; i < m; ++i) {
+              for (Index j = 0; j < n; ++j) {
+                double want = 0.5 * static_cast<double>(beta), magnitude = 1;
+                for (Index l = 0; l < k; ++l) {
+                  const double term =
+                      static_cast<double>(
+                          static_cast<float>(a[static_cast<std::size_t>(i * product.a_row + l * product.a_column)])) *
+                      static_cast<double>(
+                          static_cast<float>(b[static_cast<std::size_t>(l * product.b_row + j * product.b_column)]));
+                  want += term;
+                  magnitude += std::abs(term);
+                }
+                ASSERT_NEAR(c[static_cast<std::size_t>(i * n + j)], want, 1e-6 * magnitude) << i << ", " << j;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megalith::ops

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <compare>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <new>
 
@@ -148,9 +149,10 @@ dnnl::memory::desc description(Index rows, Index columns, const Layout& layout, 
   return {{rows, columns}, type, {by_rows ? layout.stride : 1, by_rows ? 1 : layout.stride}};
 }
 
+/// A kernel, and its operands without addresses: a call allocates nothing.
 struct Bf16Kernel {
-  dnnl::memory::desc a, b, c;
   dnnl::matmul matmul;
+  dnnl::memory a, b, c;
 };
 
 Bf16Kernel make_kernel(const Bf16Shape& shape) {
@@ -164,11 +166,13 @@ Bf16Kernel make_kernel(const Bf16Shape& shape) {
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
   }
+  const auto memory = [](const dnnl::memory::desc& of) { return dnnl::memory(of, this_cpu(), DNNL_MEMORY_NONE); };
 #if DNNL_VERSION_MAJOR >= 3
-  return {a, b, c, dnnl::matmul(dnnl::matmul::primitive_desc(this_cpu(), a, b, c, attributes))};
+  const dnnl::matmul::primitive_desc kernel(this_cpu(), a, b, c, attributes);
 #else
-  return {a, b, c, dnnl::matmul({dnnl::matmul::desc(a, b, c), attributes, this_cpu()})};
+  const dnnl::matmul::primitive_desc kernel(dnnl::matmul::desc(a, b, c), attributes, this_cpu());
 #endif
+  return {dnnl::matmul(kernel), memory(a), memory(b), memory(c)};
 }
 
 /// A step repeats its shapes, and making a kernel takes longer than a small product.
@@ -177,9 +181,11 @@ const Bf16Kernel& kernel_of(const Bf16Shape& shape) {
   thread_local std::map<Bf16Shape, Bf16Kernel> kernels;
   const auto found = kernels.find(shape);
   if (found != kernels.end()) return found->second;
-  if (kernels.size() == kMostKernels) kernels.clear();
+  if (kernels.size() == kMostKernels) kernels.erase(kernels.begin());
   return kernels.emplace(shape, make_kernel(shape)).first->second;
 }
+
+void check(dnnl_status_t status) { dnnl::error::wrap_c_api(status, "dnnl_primitive_execute failed"); }
 
 void multiply_piece(const Bf16Product& p) {
   const Bf16Kernel& kernel = kernel_of({.m = p.m,
@@ -189,18 +195,19 @@ void multiply_piece(const Bf16Product& p) {
                                         .b = layout_of(p.k, p.n, p.b_row, p.b_column),
                                         .c_row = std::max(p.c_row, p.n),
                                         .adds = p.beta != 0});
-  const auto memory = [](const dnnl::memory::desc& description, const void* address) {
-    return dnnl::memory(description, this_cpu(), const_cast<void*>(address));
+  const auto at = [](const dnnl::memory& memory, const void* address) {
+    check(dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(address)));
+    return memory.get();
   };
-  thread_local dnnl::stream stream(this_cpu());
-  kernel.matmul.execute(stream, {{DNNL_ARG_SRC, memory(kernel.a, p.a)},
-                                 {DNNL_ARG_WEIGHTS, memory(kernel.b, p.b)},
-                                 {DNNL_ARG_DST, memory(kernel.c, p.c)}});
-  stream.wait();
+  const dnnl_exec_arg_t operands[] = {
+      {DNNL_ARG_SRC, at(kernel.a, p.a)}, {DNNL_ARG_WEIGHTS, at(kernel.b, p.b)}, {DNNL_ARG_DST, at(kernel.c, p.c)}};
+  thread_local const dnnl::stream stream(this_cpu());
+  check(dnnl_primitive_execute(kernel.matmul.get(), stream.get(), static_cast<int>(std::size(operands)), operands));
+  check(dnnl_stream_wait(stream.get()));
 }
 
-/// The numbers of rows of experts differ in every step. Cut into whole units and a rest, all of them share a few
-/// kernels.
+/// The numbers of rows of experts differ in every step. Cut into whole units and a rest, most of them find a kernel
+/// that is there.
 constexpr Index kUnitOfRows = 16, kUnitOfDepth = 64;
 Index whole_units(Index size, Index unit) { return size < unit ? size : size / unit * unit; }
 
