@@ -205,6 +205,12 @@ TEST(Quantise, RefusesWrongTensors) {
                 turned = make_operand(ex, 200, 4, ScaleBlocks::squares);
   EXPECT_EQ(error_text([&] { quantise(ex, {.x = x, .straight = straight, .turned = turned}); }),
             "[quantise] turned.blocks: must be those of straight");
+  EXPECT_EQ(
+      error_text([&] { quantise(ex, {.x = x, .straight = straight, .column_sums = ex.tensor({4}, DType::f32)}); }),
+      "[quantise.column_sums] shape = [4]: must be [200]");
+  EXPECT_EQ(
+      error_text([&] { quantise(ex, {.x = x, .straight = straight, .column_sums = ex.tensor({200}, DType::bf16)}); }),
+      "[quantise.column_sums] dtype = bf16: must be f32");
 }
 
 }  // namespace

@@ -72,6 +72,17 @@ void expect_tp_is_near(ConfigOf&& config_of) {
   }
 }
 
+/// Each is added once: of the first GEMM of a layer by the op that rounds a gradient.
+void expect_bias_gradients_near(const RunRecord& got, const RunRecord& want) {
+  int biases = 0;
+  for (const auto& [name, values] : want.gradients.tensors()) {
+    if (!name.ends_with(".qkv.bias") && !name.ends_with(".up.bias")) continue;
+    EXPECT_LE(relative_error(got.gradients.at(name), values), 0.3) << name;
+    ++biases;
+  }
+  EXPECT_EQ(biases > 0, want.parameters.tensors().contains("layers.0.attention.qkv.bias"));
+}
+
 class Fp8Family : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Fp8Family, TrainsAsBf16Does) {
@@ -84,6 +95,22 @@ TEST_P(Fp8Family, TrainsAsBf16Does) {
   EXPECT_LE(relative_error({fp8.evaluated}, {bf16.evaluated}), 5e-3);
   EXPECT_LE(relative_error(fp8.norms, bf16.norms), 0.1);
   EXPECT_NE(fp8.losses[0], bf16.losses[0]);
+  expect_bias_gradients_near(fp8, bf16);
+}
+
+/// SwiGLU between biases.
+TEST(Fp8, GatedLayersWithBiasesTrainAsInBf16) {
+  config::RunConfig c = fp8_config({}, "llama");
+  c.model.bias = "all";
+  for (const bool weight_grad : {false, true}) {
+    config::RunConfig in_fp8 = c, in_bf16 = c;
+    in_fp8.model.seq_len = in_bf16.model.seq_len = 32;
+    in_fp8.fp8.weight_grad = weight_grad;
+    in_bf16.train.precision = "bf16";
+    const auto got = trained_fp8(in_fp8), want = trained_fp8(in_bf16);
+    EXPECT_LE(relative_error(got->losses, want->losses), 5e-3) << weight_grad;
+    expect_bias_gradients_near(*got, *want);
+  }
 }
 
 TEST_P(Fp8Family, GridsAgreeWithOneRank) {
