@@ -78,13 +78,14 @@ TaskModel find_task_model(io::Fs& fs, const std::string& init, const io::Path& o
   return is_hf ? model_of_hf(fs, init) : model_of_checkpoint(fs, init);
 }
 
-/// Ids are words of the model's vocabulary: another of the same size would give it other words without an error.
+/// Ids are words of the model's vocabulary: another tokenizer would give it other words, or cut them otherwise, without
+/// an error.
 void check_words(io::Fs& fs, const TaskModel& model, const config::RunConfig& asked) {
   const std::string tokenizer = model.recipe.data.tokenizer.value_or(""), &own = *asked.data.vocab_dir;
   const auto hash_of = [&](const std::string& folder) { return open_tokenizer(fs, tokenizer, folder)->content_hash(); };
   if (hash_of(own) == hash_of(model.vocab_dir)) return;
-  throw refused_init(str(model.source, " has another vocabulary than data.vocab_dir = ", own,
-                         ", so that an id is another word there; remove data.vocab_dir"));
+  throw refused_init(str(model.source, " has another tokenizer than data.vocab_dir = ", own,
+                         " (other words, or other rules to cut them); remove data.vocab_dir"));
 }
 
 }  // namespace

@@ -110,7 +110,12 @@ TEST_F(TaskInit, AFolderThatDoesNotFitIsRefused) {
   std::filesystem::create_directory(dir_ / "words");
   write_all(dir_ / "words" / "vocab.txt", words);
   refused(66, init("hf") + "--set data.vocab_dir=" + out("words"),
-          "[task.init] " + out("hf") + " has another vocabulary than data.vocab_dir = " + out("words"));
+          "[task.init] " + out("hf") + " has another tokenizer than data.vocab_dir = " + out("words") +
+              " (other words, or other rules to cut them); remove data.vocab_dir");
+  std::filesystem::copy(dir_ / "hf" / "vocab.txt", dir_ / "words" / "vocab.txt",
+                        std::filesystem::copy_options::overwrite_existing);
+  const Finished same_words = finetune("same_words", init("hf") + "--set data.vocab_dir=" + out("words"));
+  EXPECT_EQ(same_words.code, 0) << same_words.err;
   const std::string config = read_all(dir_ / "hf" / "config.json");
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string text = config;
