@@ -65,11 +65,16 @@ TEST_F(VerifyKinds, ClonesOfExpertsAndMuonDoNotDisturb) {
   const Finished trained = run_shell("megalith train " + experts() + with_clones + "--out " + out("clones") +
                                      " --set train.steps=2 --set parallel.ranks=4 --set parallel.ep=4");
   ASSERT_EQ(trained.code, 0) << trained.err;
+  int layers = 0;
   for (const std::string& line : metrics("clones")) {
     const json step = json::parse(line);
     if (!step.contains("moe")) continue;
-    for (const json& layer : step["moe"]["layers"]) EXPECT_GT(layer["echo"]["clones"].get<int>(), 0) << line;
+    for (const json& layer : step["moe"]["layers"]) {
+      EXPECT_GT(layer["echo"]["clones"].get<int>(), 0) << line;
+      ++layers;
+    }
   }
+  EXPECT_EQ(layers, 4) << "two of each step";
 }
 
 TEST_F(VerifyKinds, GridsOfBertAgreeOpByOp) {

@@ -111,6 +111,20 @@ void expect_same_budget_run(const EchoBudgetRun& got, const EchoBudgetRun& want)
   EXPECT_EQ(got.parameters, want.parameters);
 }
 
+/// Nearly all choices are of the first five experts, four of which are on rank 0. With a slot a rank 1.4 times the even
+/// share stays there.
+TEST(EchoBudgetOfASkewedRouter, OneSlotAndATenthMoreRoom) {
+  const auto run = [](const char* factor) {
+    config::RunConfig c = echo_budget_config({4, 1, 1, 4, 1}, {.factor = factor});
+    c.moe.router_skew = 1.0;
+    c.moe.top_k = 5;
+    return budget_run(config::resolve(c));
+  };
+  const EchoBudgetRun want = run("worst"), got = run("1.1");
+  expect_same_budget_run(got, want);
+  EXPECT_EQ(got.reruns, std::vector<bool>(kBudgetSteps, true));
+}
+
 constexpr MoeGrid kEchoBudgetGrids[] = {
     {2, 1, 1, 2, 1}, {4, 1, 1, 4, 1}, {4, 2, 1, 2, 2}, {4, 2, 1, 2, 1}, {4, 1, 2, 2, 1, 2}};
 
