@@ -11,8 +11,8 @@ namespace megalith::train {
 Index deterministic_attention_bytes(const config::RunPlan& plan,
                                     const ops::AttentionBuild& build = ops::attention_build());
 
-/// The reason why a run on GPUs uses our own attention, which is slower than the library's: "model.attention_dropout =
-/// 0.1: ...", or that the build has no library. Empty if the library's runs, and on CPUs.
+/// The reason why a run on GPUs uses our own attention: "model.attention_dropout = 0.1: ...", or that the build has no
+/// library. Empty if the library's runs, and on CPUs.
 std::string own_attention_reason(const config::RunPlan& plan,
                                  const ops::AttentionBuild& build = ops::attention_build());
 

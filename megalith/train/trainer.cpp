@@ -142,9 +142,9 @@ class Run {
           fitted_.model.moe.echo.weights == nn::EchoWeights::redispatch)
         log_.note("moe.echo.weights = redispatch, as the hosts have too little memory to keep the weights of clones");
       if (const std::string reason = own_attention_reason(plan_); !reason.empty())
-        log_.note("attention by megalith's own kernel, slower than the library's: " + reason);
+        log_.note("attention by megalith's own kernel: " + reason);
       if (const std::string refusal = refused_attention(plan_); !refusal.empty())
-        log_.note("attention by megalith's own kernel, slower than the library's, which has none: " + refusal);
+        log_.note("attention by megalith's own kernel, as the library has none: " + refusal);
       if (!choices_.is_empty())
         log_.note(str("eval.tasks: ", inputs_.choice_tasks.size(),
                       inputs_.choice_tasks.size() == 1 ? " file" : " files", " of questions, ",
