@@ -1,7 +1,9 @@
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -72,6 +74,31 @@ void expect_same_training(const std::vector<std::string>& got, const std::vector
           << key << " of " << want[i];
     const auto norm = [](const nlohmann::json& line) { return line.value("grad_norm", 0.0); };  // 0: an evaluation
     EXPECT_NEAR(norm(mine), norm(other), 1e-12 * norm(other)) << want[i];
+  }
+}
+
+TEST_F(BertProgram, ATraceHasTheOpsOfItsHeads) {
+  ASSERT_EQ(build_sentences().code, 0);
+  const std::string file = out("trace.json");
+  const Finished run = train_bert("traced", "--set parallel.pp=2 --set parallel.ranks=2 --trace " + file);
+  ASSERT_EQ(run.code, 0) << run.err;
+  std::ifstream text(file);
+  std::set<std::pair<int, std::string>> ops;
+  const nlohmann::json trace = nlohmann::json::parse(text);
+  for (const nlohmann::json& event : trace.at("traceEvents"))
+    if (event.at("ph") == "X") ops.emplace(event.at("pid").get<int>(), event.at("name").get<std::string>());
+  for (const int rank : {0, 1}) EXPECT_TRUE(ops.contains({rank, "attention_backward"})) << rank;
+  EXPECT_TRUE(ops.contains({1, "cross_entropy"}));
+  EXPECT_FALSE(ops.contains({0, "cross_entropy"})) << "the heads are on the last stage";
+}
+
+TEST_F(BertProgram, ItsRecipesArePlanned) {
+  for (const auto& [recipe, parameters] :
+       {std::pair<std::string, int>{"bert-small", 4772668}, {"bert-books", 41471804}}) {
+    const Finished plan =
+        run_shell("megalith plan " MEGALITH_TEST_DATA "/../../recipes/" + recipe + ".toml --format json");
+    ASSERT_EQ(plan.code, 0) << recipe << plan.err;
+    EXPECT_EQ(nlohmann::json::parse(plan.out).at("parameters"), parameters) << recipe;
   }
 }
 

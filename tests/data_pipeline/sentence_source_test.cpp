@@ -59,6 +59,17 @@ TEST_F(OpenSentences, CutsTextsWhenTheyAreRead) {
   EXPECT_NE(error_of<InputError>([&] { open({"absent"}); }).find("absent"), std::string::npos);
 }
 
+TEST_F(OpenSentences, CutsTheTextsOfAParquetFile) {
+  const std::string file = (io::Path(MEGALITH_TEST_DATA) / "parquet" / "zstd_v2.parquet").string();
+  CorpusOptions options;
+  options.sequences = Sequences::sentences;
+  IndexedDatasetBuilder builder(*fs_, dir_ / "of_parquet", {.vocab_size = 256});
+  build_corpus(*fs_, {file}, *tokenizer::bytes(), options, builder);
+  const std::string want = text_of(*open({"of_parquet"}));
+  EXPECT_GT(want.size(), 86U);
+  EXPECT_EQ(text_of(*open({file})), want);
+}
+
 TEST_F(OpenSentences, ASplitIsBetweenDocuments) {
   SentenceText text;
   for (const int tokens : {10, 30, 0, 20, 5, 35}) {
