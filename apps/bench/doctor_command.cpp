@@ -147,7 +147,7 @@ std::vector<Finding> findings() {
   else
     all.push_back({"f32 products", "own loops", "several times slower: install libdnnl-dev and build again"});
   if (const std::string unit = ops::cpu_bf16_unit(); !unit.empty())
-    all.push_back({"bf16 products", unit, "of train.precision = 'bf16'; with AMX it is faster than 'fp32'"});
+    all.push_back({"bf16 products", unit, "train.precision = 'bf16' is faster than 'fp32' here"});
   else
     all.push_back({"bf16 products", "widened to f32", "no faster than fp32: this CPU or build does not multiply bf16"});
   add_gpus(all);

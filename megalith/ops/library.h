@@ -15,7 +15,7 @@ void start_libraries(Exec& ex, int multiprocessors_for_communication = 0);
 
 /// The library of the CPU's f32 GEMMs: "oneDNN 2.6.0"; empty in a build without it.
 std::string cpu_product_library();
-/// What of this CPU multiplies bf16 in GEMMs: "AMX", "AVX-512 BF16"; empty: bf16 is widened to f32.
+/// What of this CPU multiplies bf16 in GEMMs: "AMX"; empty: bf16 is widened to f32.
 std::string cpu_bf16_unit();
 /// Names and versions of the libraries of the GPU's ops: ("cuBLASLt", "13.1.0"). Empty in a build without CUDA.
 std::vector<std::pair<std::string, std::string>> library_versions();

@@ -22,12 +22,11 @@ struct Bf16Product {
   Index c_row = 0;
   float beta = 0;
 };
-/// Whether this CPU multiplies bf16 (AVX-512 BF16 or AMX) and the library has GEMMs for it. They take denormal numbers
-/// as 0.
+/// Whether this CPU multiplies bf16 (AMX) and the library has GEMMs for it. They take denormal numbers as 0.
 bool has_bf16_product();
 /// Runs on the calling thread only. Precondition: has_bf16_product().
 void run_product(const Bf16Product& product);
-/// What multiplies bf16: "AMX", "AVX-512 BF16"; empty: it is widened to f32.
+/// What multiplies bf16: "AMX"; empty: it is widened to f32.
 std::string bf16_unit();
 
 /// The shape of the blocks of c. One thread computes one block at a time.

@@ -211,19 +211,14 @@ void multiply_piece(const Bf16Product& p) {
 constexpr Index kUnitOfRows = 16, kUnitOfDepth = 64;
 Index whole_units(Index size, Index unit) { return size < unit ? size : size / unit * unit; }
 
-bool has_isa(dnnl_cpu_isa_t isa) { return (dnnl_get_effective_cpu_isa() & isa) == isa; }
-
 }  // namespace
 
 bool has_bf16_product() {
-  static const bool has = has_isa(dnnl_cpu_isa_avx512_core_bf16);
+  static const bool has = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
   return has;
 }
 
-std::string bf16_unit() {
-  if (!has_bf16_product()) return {};
-  return has_isa(dnnl_cpu_isa_avx512_core_amx) ? "AMX" : "AVX-512 BF16";
-}
+std::string bf16_unit() { return has_bf16_product() ? "AMX" : ""; }
 
 void run_product(const Bf16Product& p) {
   stay_on_this_thread();
