@@ -48,7 +48,7 @@ void expect_column_sums(const Tensor& column_sums, Index columns, std::string_vi
     expect_like(column_sums, {columns}, DType::f32, str(op, ".column_sums"));
 }
 
-Tensor column_sum_parts(Exec& ex, const Tensor& column_sums, Index rows) {
+Tensor square_column_sums(Exec& ex, const Tensor& column_sums, Index rows) {
   if (!column_sums) return {};
   return ex.tensor({ceil_div(rows, kScaleBlock), column_sums.dim(0)}, DType::f32);
 }
@@ -62,7 +62,7 @@ void quantise(Exec& ex, const Quantise& args) {
   expect_groups_of_blocks(args.groups, args.straight, args.turned, "quantise");
   expect_column_sums(args.column_sums, columns, "quantise");
   if (args.column_sums && args.groups.begin) throw ShapeError("[quantise] column_sums: must be undefined with groups");
-  const Tensor parts = column_sum_parts(ex, args.column_sums, rows);
+  const Tensor parts = square_column_sums(ex, args.column_sums, rows);
   run_kernel(
       ex,
       {.name = "quantise",

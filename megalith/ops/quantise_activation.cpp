@@ -49,7 +49,7 @@ void quantise_activation_backward(Exec& ex, const QuantiseActivationBackward& ar
   expect_like(args.z, {tokens, width}, dtype, "quantise_activation_backward.z");
   expect_results(args.dz, tokens, width, args.straight, args.turned, dtype, kName);
   expect_column_sums(args.column_sums, width, kName);
-  const Tensor parts = column_sum_parts(ex, args.column_sums, tokens);
+  const Tensor parts = square_column_sums(ex, args.column_sums, tokens);
   run_kernel(
       ex,
       {.name = kName,

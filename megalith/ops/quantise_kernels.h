@@ -11,7 +11,7 @@ inline constexpr Index kScaleStride = 4;
 
 /// Scratch for the sums of the columns of a matrix [rows, columns], (row_blocks(R), C) : (C, 1); undefined unless they
 /// are wanted.
-Tensor column_sum_parts(Exec& ex, const Tensor& column_sums, Index rows);
+Tensor square_column_sums(Exec& ex, const Tensor& column_sums, Index rows);
 
 namespace cpu {
 void quantise(const Quantise& args, const Tensor& sum_parts);

@@ -267,18 +267,18 @@ TEST(Bf16Product, EqualsThreeLoops) {
             SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", a, b by rows " << a_by_rows
                                             << b_by_rows << ", beta " << beta);
             std::vector<float> c(static_cast<std::size_t>(m * n), 0.5f);
-            const cpu::Bf16Product product{.m = m,
-                                           .n = n,
-                                           .k = k,
-                                           .a = a.data(),
-                                           .a_row = a_by_rows ? k : 1,
-                                           .a_column = a_by_rows ? 1 : m,
-                                           .b = b.data(),
-                                           .b_row = b_by_rows ? n : 1,
-                                           .b_column = b_by_rows ? 1 : k,
-                                           .c = c.data(),
-                                           .c_row = n,
-                                           .beta = beta};
+            const cpu::Product<bfloat16> product{.m = m,
+                                                 .n = n,
+                                                 .k = k,
+                                                 .a = a.data(),
+                                                 .a_row = a_by_rows ? k : 1,
+                                                 .a_column = a_by_rows ? 1 : m,
+                                                 .b = b.data(),
+                                                 .b_row = b_by_rows ? n : 1,
+                                                 .b_column = b_by_rows ? 1 : k,
+                                                 .c = c.data(),
+                                                 .c_row = n,
+                                                 .beta = beta};
             cpu::run_product(product);
             for (Index i = 0; i < m; ++i) {
               for (Index j = 0; j < n; ++j) {

@@ -24,7 +24,7 @@ inline void expect_within(const Bands& bands, const RunRecord& got, const RunRec
   }
 }
 
-/// Of a model with post-norm, whose partial sums pass more norms: tp 4 in fp16 was seen at 1.31 times.
+/// The bands of a model with post-norm, whose partial sums pass more norms: tp 4 in fp16 was seen at 1.31 times.
 inline Bands of_post_norm(const Bands& bands) {
   return {1.5 * bands.first_loss, 1.5 * bands.losses, 1.5 * bands.norms, bands.gradients};
 }

@@ -159,7 +159,7 @@ struct RunRecord {
   Index clones = 0;      ///< of experts, of all layers and steps
 };
 
-/// Of all layers.
+/// The clones of experts in all layers.
 inline Index clones_of(const train::StepReport& report) {
   Index clones = 0;
   for (const train::ExpertLoad& layer : report.moe.layers) clones += layer.echo ? layer.echo->clones : 0;

@@ -178,9 +178,9 @@ struct Product {
   Index a_row = 0, a_column = 0;
   const T* b = nullptr;
   Index b_row = 0, b_column = 0;
-  T* c = nullptr;
+  Arithmetic<T>* c = nullptr;
   Index c_row = 0;
-  T beta = 0;
+  Arithmetic<T> beta = 0;
 };
 
 /// c [rows, columns] = beta c + x w^T, beta as in Product. x [rows, k] and w [columns, k] have no gaps between their

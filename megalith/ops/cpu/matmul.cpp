@@ -227,18 +227,18 @@ void sum_block(const OutputBlock& block, Index k, GemmOperand<T> a, GemmOperand<
   b.data += block.column * b.column;
   if constexpr (std::is_same_v<T, bfloat16>) {
     if (k > 0 && has_bf16_product()) {
-      return run_product(Bf16Product{.m = block.rows,
-                                     .n = block.columns,
-                                     .k = k,
-                                     .a = a.data,
-                                     .a_row = a.row,
-                                     .a_column = a.column,
-                                     .b = b.data,
-                                     .b_row = b.row,
-                                     .b_column = b.column,
-                                     .c = c,
-                                     .c_row = c_row,
-                                     .beta = beta});
+      return run_product(Product<bfloat16>{.m = block.rows,
+                                           .n = block.columns,
+                                           .k = k,
+                                           .a = a.data,
+                                           .a_row = a.row,
+                                           .a_column = a.column,
+                                           .b = b.data,
+                                           .b_row = b.row,
+                                           .b_column = b.column,
+                                           .c = c,
+                                           .c_row = c_row,
+                                           .beta = beta});
     }
   }
   for (Index l = 0; l < k; l += kDepth) {

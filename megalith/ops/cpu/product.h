@@ -11,21 +11,10 @@ void run_product(const Product<double>& product);
 /// "oneDNN 2.6.0"; empty for our own loops.
 std::string product_library();
 
-/// As Product, with a and b in bf16 and c in f32. beta is 0 or 1.
-struct Bf16Product {
-  Index m = 0, n = 0, k = 0;
-  const bfloat16* a = nullptr;
-  Index a_row = 0, a_column = 0;
-  const bfloat16* b = nullptr;
-  Index b_row = 0, b_column = 0;
-  float* c = nullptr;
-  Index c_row = 0;
-  float beta = 0;
-};
 /// Whether this CPU multiplies bf16 (AMX) and the library has GEMMs for it. They take denormal numbers as 0.
 bool has_bf16_product();
 /// Runs on the calling thread only. Precondition: has_bf16_product().
-void run_product(const Bf16Product& product);
+void run_product(const Product<bfloat16>& product);
 /// What multiplies bf16: "AMX"; empty: it is widened to f32.
 std::string bf16_unit();
 

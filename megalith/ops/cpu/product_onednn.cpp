@@ -177,17 +177,17 @@ Bf16Kernel make_kernel(const Bf16Shape& shape) {
 
 /// A step repeats its shapes, and making a kernel takes longer than a small product.
 const Bf16Kernel& kernel_of(const Bf16Shape& shape) {
-  constexpr std::size_t kMostKernels = 256;
+  constexpr std::size_t kMaxKernels = 256;
   thread_local std::map<Bf16Shape, Bf16Kernel> kernels;
   const auto found = kernels.find(shape);
   if (found != kernels.end()) return found->second;
-  if (kernels.size() == kMostKernels) kernels.erase(kernels.begin());
+  if (kernels.size() == kMaxKernels) kernels.erase(kernels.begin());
   return kernels.emplace(shape, make_kernel(shape)).first->second;
 }
 
 void check(dnnl_status_t status) { dnnl::error::wrap_c_api(status, "dnnl_primitive_execute failed"); }
 
-void multiply_piece(const Bf16Product& p) {
+void multiply_piece(const Product<bfloat16>& p) {
   const Bf16Kernel& kernel = kernel_of({.m = p.m,
                                         .n = p.n,
                                         .k = p.k,
@@ -220,12 +220,12 @@ bool has_bf16_product() {
 
 std::string bf16_unit() { return has_bf16_product() ? "AMX" : ""; }
 
-void run_product(const Bf16Product& p) {
+void run_product(const Product<bfloat16>& p) {
   stay_on_this_thread();
   try {
     for (Index row = 0, rows = whole_units(p.m, kUnitOfRows); row < p.m; row += rows, rows = p.m - row) {
       for (Index l = 0, depth = whole_units(p.k, kUnitOfDepth); l < p.k; l += depth, depth = p.k - l) {
-        Bf16Product piece = p;
+        Product<bfloat16> piece = p;
         piece.m = rows;
         piece.k = depth;
         piece.a += row * p.a_row + l * p.a_column;

@@ -10,7 +10,7 @@ void run_product(const Product<float>& product) { kernels<float>().gemm.product(
 std::string product_library() { return {}; }
 
 bool has_bf16_product() { return false; }
-void run_product(const Bf16Product&) { throw InternalError("[matmul] this build has no GEMM of bf16"); }
+void run_product(const Product<bfloat16>&) { throw InternalError("[matmul] this build has no GEMM of bf16"); }
 std::string bf16_unit() { return {}; }
 
 }  // namespace megalith::ops::cpu

@@ -201,7 +201,7 @@ struct GemmLibrary::Prepared {
     set_scale_mode(description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, p.b_scales);
     set_scale_mode(description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, p.a_scales);
     if (p.epilogue == GemmEpilogue::bias || p.epilogue == GemmEpilogue::bias_gelu)
-      set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, native_type(p.in == DType::u8 ? p.out : p.in));
+      set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, native_type(bias_dtype(p)));
     if (p.epilogue == GemmEpilogue::gelu_backward_bias_grad)
       set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
     if (p.epilogue == GemmEpilogue::bias_gelu || p.epilogue == GemmEpilogue::gelu_backward ||

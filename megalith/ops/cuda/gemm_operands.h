@@ -3,6 +3,9 @@
 
 namespace megalith::ops::cuda {
 
+/// Of a bias: that of the operands, or of the result where these are in E4M3.
+inline DType bias_dtype(const GemmProblem& problem) { return problem.in == DType::u8 ? problem.out : problem.in; }
+
 /// The addresses of a GemmProblem's operands.
 struct GemmOperands {
   const void *a = nullptr, *b = nullptr;

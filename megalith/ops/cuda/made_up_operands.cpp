@@ -64,7 +64,7 @@ MadeUpOperands::MadeUpOperands(const GemmProblem& problem, std::span<std::byte> 
   operands_.a = put(in, bytes.a);
   operands_.b = put(in, bytes.b);
   operands_.c = put(out, bytes.c);
-  operands_.vector = put(problem.in == DType::u8 ? out : in, bytes.vector);
+  operands_.vector = put(bias_dtype(problem) == problem.in ? in : out, bytes.vector);
   operands_.activation = put(in, bytes.activation);
   const auto put_scales = [&](Index part) {
     std::byte* const begin = place;
