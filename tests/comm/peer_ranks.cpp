@@ -125,7 +125,10 @@ class PeerChannel final : public SilentChannel {
     for (const Line& line : lines_) {
       if (line.op == op && line.peer == call.root && line.lane == call.lane) return line.stream.get();
     }
-    return lines_.emplace_back(op, call.root, call.lane, OwnedStream(Device::cuda)).stream.get();
+    const Stream made = lines_.emplace_back(op, call.root, call.lane, OwnedStream(Device::cuda)).stream.get();
+    // CUDA makes a stream under its lock, for which a rank would wait while the kernels of others wait for it.
+    if (!is_message(call.op)) meet();
+    return made;
   }
 
   template <class Submit>

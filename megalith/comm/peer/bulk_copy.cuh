@@ -36,16 +36,15 @@ __device__ inline void store(void* to, const void* shared, unsigned bytes) {
                "r"(shared_address(shared)), "r"(bytes)
                : "memory");
 }
-/// Returns when the thread's stores have read their shared memory.
+/// The thread's stores since the last call are a group.
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Returns when the thread's groups, but for the last kLeft, have read their shared memory.
+template <int kLeft>
 __device__ inline void wait_for_reads() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory");
 }
-/// Returns when the thread's stores are complete.
-__device__ inline void wait_for_stores() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
+/// Returns when all of the thread's groups are complete.
+__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 #else
 inline constexpr bool kHasCopies = false;
 
@@ -56,6 +55,8 @@ __device__ inline void arrive(Arrivals&, unsigned) {}
 __device__ inline void wait(Arrivals&, unsigned) {}
 __device__ inline void load(void*, const void*, unsigned, Arrivals&) {}
 __device__ inline void store(void*, const void*, unsigned) {}
+__device__ inline void commit_stores() {}
+template <int kLeft>
 __device__ inline void wait_for_reads() {}
 __device__ inline void wait_for_stores() {}
 #endif

@@ -99,6 +99,28 @@ struct Share {
   }
 };
 
+/// The parts of a warp's share, one after the other, without divisions.
+struct PartCursor {
+  Index left, row, part;  ///< left: of the share, from this one on
+  Index parts_of_row, row_step, part_step;
+
+  __device__ explicit PartCursor(const Share& share)
+      : left(share.count),
+        row(warp_number() / share.parts_of_row),
+        part(warp_number() % share.parts_of_row),
+        parts_of_row(share.parts_of_row),
+        row_step(num_warps() / share.parts_of_row),
+        part_step(num_warps() % share.parts_of_row) {}
+  __device__ void next() {
+    --left;
+    row += row_step;
+    part += part_step;
+    if (part < parts_of_row) return;
+    part -= parts_of_row;
+    ++row;
+  }
+};
+
 /// One warp's ring.
 template <class R>
 struct Ring {
@@ -116,16 +138,13 @@ struct Ring {
     bulk::fence_global();
     __syncthreads();
   }
-  __device__ std::byte* stage(Index number) const { return memory + number % R::kCount * R::kBytes; }
+  __device__ std::byte* stage(int place) const { return memory + place * R::kBytes; }
   /// By one lane: the stage's next phase ends when these bytes are there.
-  __device__ void load(Index number, const std::byte* from, unsigned bytes) const {
-    bulk::Arrivals& end = arrivals[number % R::kCount];
-    bulk::arrive(end, bytes);
-    if (bytes > 0) bulk::load(stage(number), from, bytes, end);
+  __device__ void load(int place, const std::byte* from, unsigned bytes) const {
+    bulk::arrive(arrivals[place], bytes);
+    if (bytes > 0) bulk::load(stage(place), from, bytes, arrivals[place]);
   }
-  __device__ void wait(Index number) const {
-    bulk::wait(arrivals[number % R::kCount], static_cast<unsigned>(number / R::kCount) & 1u);
-  }
+  __device__ void wait(int place, unsigned parity) const { bulk::wait(arrivals[place], parity); }
 };
 
 // ---- Gathers ----
@@ -144,48 +163,114 @@ struct Gather {
   /// The first of what pull i is wanted for.
   __device__ Index first_want(Index i) const { return clamped(begin[i], 0, end()); }
   /// Row of the result; null if there is none.
-  __device__ std::byte* target(Index want) const {
-    const Index row = wants[want];
+  __device__ std::byte* row_of_result(Index row) const {
     return row >= 0 && row < matrices.out_rows ? matrices.out + row * matrices.row_bytes : nullptr;
   }
+  __device__ std::byte* target(Index want) const { return row_of_result(wants[want]); }
+};
+
+/// The parts that a warp gathers. Every look into a list takes most of a microsecond, so places and rows are looked up
+/// one part before their copy begins, and rows of the result while it is on its way.
+class GatherFlights {
+ public:
+  using R = GatherRings;
+
+  __device__ GatherFlights(const Gather& args, const Sources& sources, const Ring<R>& ring, const Share& share)
+      : args_(args), sources_(sources), ring_(ring), all_wants_(args.end()), at_(share), pull_(look_up()) {}
+
+  __device__ unsigned bytes_of(Index part) const {
+    return static_cast<unsigned>(min(Index{R::kBytes}, args_.matrices.row_bytes - part * R::kBytes));
+  }
+  /// All lanes: the next part's copy into stage `place` begins, if there is one.
+  __device__ void start(int place) {
+    const Pull next = look_up();
+    if (pull_.is_there) {
+      const bool exists = args_.matrices.has(pull_.place);
+      if (lane_number() == 0) {
+        const std::byte* const from =
+            exists ? args_.matrices.at(sources_, pull_.place) + pull_.part * R::kBytes : nullptr;
+        ring_.load(place, from, exists ? bytes_of(pull_.part) : 0);
+      }
+      Flight& flight = flights_[place];
+      flight.part = pull_.part;
+      flight.want = clamped(pull_.first, 0, all_wants_) + lane_number();
+      flight.end = exists ? clamped(pull_.end, 0, all_wants_) : 0;
+      flight.row = flight.want < flight.end ? args_.wants[flight.want] : -1;
+    }
+    pull_ = next;
+  }
+  /// Waits for the stage's part, and begins its copies to the rows that want it.
+  __device__ void send(int place, unsigned parity) const {
+    const Flight flight = flights_[place];
+    ring_.wait(place, parity);
+    Index row = flight.row;
+    for (Index want = flight.want; want < flight.end;) {
+      std::byte* const to = args_.row_of_result(row);
+      if (to != nullptr) bulk::store(to + flight.part * R::kBytes, ring_.stage(place), bytes_of(flight.part));
+      want += kLanes;
+      if (want < flight.end) row = args_.wants[want];
+    }
+    bulk::commit_stores();
+  }
+
+ private:
+  /// A part whose copy has not begun.
+  struct Pull {
+    bool is_there = false;
+    Index part = 0;
+    int2 place = {};
+    std::int32_t first = 0, end = 0;  // of wants
+  };
+  /// One whose copy has.
+  struct Flight {
+    Index part = 0, want = 0, end = 0;  // want: the lane's first
+    std::int32_t row = 0;               // of the result, which `want` names
+  };
+
+  __device__ Pull look_up() {
+    if (at_.left <= 0) return {};
+    const Pull pull{true, at_.part, args_.sources[at_.row], args_.begin[at_.row], args_.begin[at_.row + 1]};
+    at_.next();
+    return pull;
+  }
+
+  const Gather& args_;
+  const Sources& sources_;
+  const Ring<R>& ring_;
+  Index all_wants_;
+  PartCursor at_;
+  Pull pull_;
+  Flight flights_[R::kCount];
 };
 
 __device__ void gather_by_copies(const Gather& args, const Sources& sources, std::byte* shared) {
   using R = GatherRings;
+  constexpr int kAhead = R::kCount - 1;  // one stage's copies to rows still read it
   __shared__ bulk::Arrivals arrivals[kWarps][R::kCount];
   const Ring<R> ring(shared, arrivals);
-  const Index row_bytes = args.matrices.row_bytes, pulls = args.pulls();
-  const Share share(pulls, row_bytes, R::kBytes);
-  const int lane = lane_number();
-  const auto bytes_of = [&](Index part) {
-    return static_cast<unsigned>(min(Index{R::kBytes}, row_bytes - part * R::kBytes));
-  };
-  const auto load = [&](Index k) {
-    if (k >= share.count || lane != 0) return;
-    const int2 place = args.sources[share.row(k)];
-    const bool exists = args.matrices.has(place);
-    const std::byte* const from = exists ? args.matrices.at(sources, place) + share.part(k) * R::kBytes : nullptr;
-    ring.load(k, from, exists ? bytes_of(share.part(k)) : 0);
-  };
-  for (Index k = 0; k < R::kCount; ++k) load(k);
-  for (Index k = 0; k < share.count; ++k) {
-    const Index pull = share.row(k), part = share.part(k);
-    const Index end = args.matrices.has(args.sources[pull]) ? args.first_want(pull + 1) : 0;
-    ring.wait(k);
-    for (Index want = args.first_want(pull) + lane; want < end; want += kLanes) {
-      std::byte* const to = args.target(want);
-      if (to != nullptr) bulk::store(to + part * R::kBytes, ring.stage(k), bytes_of(part));
+  const Index pulls = args.pulls();
+  const Share share(pulls, args.matrices.row_bytes, R::kBytes);
+  GatherFlights flights(args, sources, ring, share);
+#pragma unroll
+  for (int place = 0; place < kAhead; ++place) flights.start(place);
+  unsigned parity = 0;
+  for (Index k = 0; k < share.count; k += R::kCount, parity ^= 1u) {
+#pragma unroll
+    for (int place = 0; place < R::kCount; ++place) {
+      if (k + place >= share.count) break;
+      flights.send(place, parity);
+      bulk::wait_for_reads<1>();  // those of the part before
+      __syncwarp();
+      flights.start((place + kAhead) % R::kCount);
     }
-    bulk::wait_for_reads();
-    __syncwarp();
-    load(k + R::kCount);
   }
   const std::byte* const zeros = shared + kWarps * R::kCount * R::kBytes;
   const Index first = args.first_want(pulls), rows = args.end() - first, parts = share.parts_of_row;
-  for (Index i = warp_number() * kLanes + lane; i < rows * parts; i += num_warps() * kLanes) {
+  for (Index i = warp_number() * kLanes + lane_number(); i < rows * parts; i += num_warps() * kLanes) {
     std::byte* const to = args.target(first + i / parts);
-    if (to != nullptr) bulk::store(to + i % parts * R::kBytes, zeros, bytes_of(i % parts));
+    if (to != nullptr) bulk::store(to + i % parts * R::kBytes, zeros, flights.bytes_of(i % parts));
   }
+  bulk::commit_stores();
   bulk::wait_for_stores();
 }
 
@@ -327,21 +412,26 @@ __device__ void sum_by_copies(const Sum<T>& args, const Sources& sources, std::b
     return static_cast<int>(min(Index{R::kBytes}, row_bytes - share.part(k) * R::kBytes));
   };
   TermCursor<T> next;  // whose copy is started next
-  next.seek(args, share);
-  const auto load = [&](Index number) {
-    if (next.k == share.count) return;
-    if (lane_number() == 0) {
-      const int2 place = args.places[next.term];
-      const bool exists = args.matrices.has(place);
-      const std::byte* const from =
-          exists ? args.matrices.at(sources, place) + share.part(next.k) * R::kBytes : nullptr;
-      ring.load(number, from, exists ? static_cast<unsigned>(bytes_of(next.k)) : 0);
-    }
-    ++next.term;
+  int2 next_place = {};
+  const auto look_up = [&] {
     next.seek(args, share);
+    if (next.k < share.count) next_place = args.places[next.term];
   };
-  for (Index number = 0; number < R::kCount; ++number) load(number);
-  Index number = 0;
+  look_up();
+  const auto load = [&](int place) {
+    if (next.k == share.count) return;
+    const int2 from_place = next_place;
+    const Index k = next.k;
+    ++next.term;
+    look_up();  // read while the copy begins
+    if (lane_number() > 0) return;
+    const bool exists = args.matrices.has(from_place);
+    const std::byte* const from = exists ? args.matrices.at(sources, from_place) + share.part(k) * R::kBytes : nullptr;
+    ring.load(place, from, exists ? static_cast<unsigned>(bytes_of(k)) : 0);
+  };
+  for (int place = 0; place < R::kCount; ++place) load(place);
+  int place = 0;
+  unsigned parity = 0;
   for (Index k = 0; k < share.count; ++k) {
     const Index row = share.row(k), end = args.first_term(row + 1);
     if (args.keeps(row)) {
@@ -352,12 +442,14 @@ __device__ void sum_by_copies(const Sum<T>& args, const Sources& sources, std::b
     PartialSums<T> sums;
     std::byte* const out = args.matrices.out + row * row_bytes + share.part(k) * R::kBytes;
     sums.begin(out, vectors, args.write);
-    for (Index term = args.first_term(row); term < end; ++term, ++number) {
+    for (Index term = args.first_term(row); term < end; ++term) {
       const bool exists = args.matrices.has(args.places[term]);
-      ring.wait(number);
-      if (exists) sums.add(ring.stage(number), vectors, args.weight(term));
+      const SumType<T> weight = args.weight(term);
+      ring.wait(place, parity);
+      if (exists) sums.add(ring.stage(place), vectors, weight);
       __syncwarp();
-      load(number + R::kCount);
+      load(place);
+      if (++place == R::kCount) place = 0, parity ^= 1u;
     }
     sums.store(out, vectors);
   }
