@@ -238,6 +238,7 @@ __device__ __forceinline__ void consume(const GroupedArgs& args, SharedMemory& s
   for (bool is_first = true;; is_first = false, slot.next()) {
     hopper::wait(shared.tile_full[slot.place], slot.parity);
     const Tile tile = uniform(shared.tiles[slot.place]);
+    __syncwarp();  // all lanes have read it
     if (lane == 0) hopper::arrive(shared.tile_empty[slot.place]);
     if (tile.group < 0) break;
     if (is_first && consumer == 1) hopper::sync_named(kLeadBarrier, kConsumers * kGroupThreads);

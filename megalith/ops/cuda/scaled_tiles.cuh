@@ -118,7 +118,8 @@ class SquareScales {
     offset_ = tile.b_row % kSquareSide;
     load(0);
   }
-  /// Writes those of block `block` of the tile's. Blocks come in ascending order, and all lanes call it together.
+  /// Lane 0 writes those of block `block` of the tile's. Blocks come in ascending order, and all lanes call it
+  /// together.
   __device__ void write(int block, float (&to)[Form::kColumns]) {
     if (block % kWarp == 0) {
 #pragma unroll
@@ -128,8 +129,10 @@ class SquareScales {
     float scales[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) scales[i] = __shfl_sync(0xffffffffu, held_[i], block % kWarp);
-    if (lane_ >= Form::kSquares) return;
-    to[lane_] = offset_ + lane_ * Form::kShared < kSquareSide ? scales[0] : scales[kRows - 1];
+    if (lane_ > 0) return;
+#pragma unroll
+    for (int i = 0; i < Form::kSquares; ++i)
+      to[i] = offset_ + i * Form::kShared < kSquareSide ? scales[0] : scales[kRows - 1];
   }
 
  private:
@@ -193,8 +196,7 @@ __device__ void copy_operands(const ScaledArgs& args, SharedMemory<Form>& shared
       for (int i = 0; i < tile.steps; ++i, at.next()) {
         hopper::wait(shared.empty[at.place], at.parity ^ 1u);
         squares.write(i, shared.scales[at.place].b);
-        __syncwarp();  // the arrival publishes the writes of all lanes
-        if (lane == 0) copy(i);
+        if (lane == 0) copy(i);  // its arrival publishes the scales, too
       }
     }
     __syncwarp();
@@ -396,6 +398,7 @@ __device__ __forceinline__ void consume(const ScaledArgs& args, SharedMemory<For
   for (bool is_first = true;; is_first = false, slot.next()) {
     hopper::wait(shared.tile_full[slot.place], slot.parity);
     const ScaledTile tile = uniform(shared.tiles[slot.place]);
+    __syncwarp();  // all lanes have read it
     if (lane == 0) hopper::arrive(shared.tile_empty[slot.place]);
     if (tile.group < 0) break;
     const int lead = is_first && consumer == 0 ? min(kLead, tile.steps) : 0;
