@@ -23,10 +23,11 @@ enum class AttentionMask : std::uint8_t { causal, full };
 /// zeros, which cuDNN needs there. A length below 0 counts as 0, one above S as S. At 0 the whole sample is padding.
 /// Documents: several may lie in a sample, one after the other, and token i then attends to the tokens from
 /// document_begin[b S + i], the first of its own document, to i. That is i, or what it is for token i - 1. The mask
-/// must be causal, without lengths. On the CPU each document is computed as a sample of its own is, with the same bits,
-/// and nothing of another one is read. Others are an InputError there. On a GPU whole tiles outside of a document are
-/// left out; its numbers are finite where those of all documents are. Dropout's elements are those of the sample. The
-/// host never reads a length or a start on a GPU, so a captured graph stays valid for others.
+/// must be causal, without lengths. On the CPU each document is computed as a sample of its own is, and nothing of
+/// another one is read. It has the same bits, but for bf16 where the CPU multiplies bf16. Others are an InputError
+/// there. On a GPU whole tiles outside of a document are left out; its numbers are finite where those of all documents
+/// are. Dropout's elements are those of the sample. The host never reads a length or a start on a GPU, so a captured
+/// graph stays valid for others.
 ///
 /// Dropout's words for (sample b, local head a, query i, key j) are those of ops/kept_patch.h for (i, j) of head
 ///   (state.first_sample + first_row / S + b) * num_global_heads + first_head + a.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <type_traits>
 
@@ -21,7 +22,9 @@
 // scores. The tiles of a document begin at its first token, so it is computed as a sample of its own.
 //
 // Tensors of 16 bits are widened into scratch as a whole. Every block of queries reads each element of k and v, and the
-// sums over key blocks must stay in f32 until they are done. Scratch is 4 T A D f32 forward, 8 backward.
+// sums over key blocks must stay in f32 until they are done. Scratch is 4 T A D f32 forward, 8 backward. Where the CPU
+// multiplies bf16, products of whole samples (without lengths or documents) read q, k, v and dout as they are, and
+// probabilities and gradients of scores rounded to bf16.
 
 namespace megalith::ops::cpu {
 namespace {
@@ -122,11 +125,11 @@ struct Matrix {
   Matrix transposed() const { return {data, column, row}; }
 };
 
-/// c [m, n] = beta c + a b
-template <class T>
-void multiply(Index m, Index n, Index k, const Matrix<const T>& a, const Matrix<const T>& b, T* c, Index c_row,
-              T beta) {
-  run_product(Product<T>{.m = m,
+/// c [m, n] = beta c + a b. S: the type of the products' operands, that of sums or bfloat16.
+template <class S>
+void multiply(Index m, Index n, Index k, const Matrix<const S>& a, const Matrix<const S>& b, Arithmetic<S>* c,
+              Index c_row, Arithmetic<S> beta) {
+  run_product(Product<S>{.m = m,
                          .n = n,
                          .k = k,
                          .a = a.data,
@@ -143,6 +146,26 @@ void multiply(Index m, Index n, Index k, const Matrix<const T>& a, const Matrix<
 struct Block {
   Index first, count;
   Index end() const { return first + count; }
+};
+
+/// A tile of scores as an operand: itself, or rounded.
+template <class T, class S>
+class ScoreOperand {
+ public:
+  Matrix<const S> of(const T* scores, Index rows, Index columns) {
+    if constexpr (kIsItself) {
+      return {scores, kKeys, 1};
+    } else {
+      const auto round = kernels<S>().elementwise.round;
+      S* const rounded = reinterpret_cast<S*>(rounded_);
+      for (Index r = 0; r < rows; ++r) round(scores + r * kKeys, rounded + r * kKeys, columns);
+      return {rounded, kKeys, 1};
+    }
+  }
+
+ private:
+  static constexpr bool kIsItself = std::is_same_v<T, S>;
+  alignas(64) std::byte rounded_[kIsItself ? 1 : kQueries * kKeys * sizeof(S)];  // bytes: nothing sets them to 0
 };
 
 /// Calls tile(first_key, count) for the key blocks that a block of queries sees.
@@ -176,26 +199,27 @@ void zero_rows(T* data, Index rows, const Head<T>& head, Index row_stride) {
 
 /// One block of queries of one head, none of them padding. It does the softmax over the key blocks with a running
 /// maximum and sum per row.
-template <class T>
+template <class T, class S>
 void forward_queries(const AttentionForward& args, const Head<T>& head, Block queries) {
   alignas(64) T scores[kQueries * kKeys];
+  ScoreOperand<T, S> probs;
   T max[kQueries], sum[kQueries], correction[kQueries];
   const auto [first, rows] = queries;
   std::fill_n(max, rows, -std::numeric_limits<T>::infinity());
   std::fill_n(sum, rows, T{0});
-  const T* qkv = args.qkv.data<T>();
-  const T *q = qkv + head.q, *k = qkv + head.k, *v = qkv + head.v;
+  const S* qkv = args.qkv.data<S>();
+  const S *q = qkv + head.q, *k = qkv + head.k, *v = qkv + head.v;
   T* out = args.out.data<T>() + head.out + first * head.out_token;
   const auto scale_row = kernels<T>().elementwise.scale;
   for_key_blocks(head, queries, [&](Index key, Index keys) {
-    multiply<T>(rows, keys, head.head_dim, {q + first * head.token, head.token, 1},
+    multiply<S>(rows, keys, head.head_dim, {q + first * head.token, head.token, 1},
                 {k + key * head.token, 1, head.token}, scores, kKeys, T{0});
     const AttentionTile<T> tile = tile_at(head, scores, queries, {key, keys});
     kernels<T>().softmax.attention_forward(tile, max, sum, correction);
     if (key > 0) {
       for (Index r = 0; r < rows; ++r) scale_row(out + r * head.out_token, correction[r], head.head_dim);
     }
-    multiply<T>(rows, head.head_dim, keys, {scores, kKeys, 1}, {v + key * head.token, head.token, 1}, out,
+    multiply<S>(rows, head.head_dim, keys, probs.of(scores, rows, keys), {v + key * head.token, head.token, 1}, out,
                 head.out_token, key > 0 ? T{1} : T{0});
   });
   T* log_sum_exp = args.log_sum_exp.data<T>() + head.statistics + first;
@@ -209,16 +233,18 @@ void forward_queries(const AttentionForward& args, const Head<T>& head, Block qu
 enum class Sum : bool { begun, continued };
 
 /// Adds to the gradients of one block of queries of one head, none of them padding. It writes dq of its own rows, and
-/// adds to dk and dv of the keys that it sees.
-template <class T>
-void backward_queries(const AttentionBackward& args, const Head<T>& head, Block block, Sum keys_sum) {
+/// adds to dk and dv of the keys that it sees. `dout_operand`: dout as products read it.
+template <class T, class S>
+void backward_queries(const AttentionBackward& args, const S* dout_operand, const Head<T>& head, Block block,
+                      Sum keys_sum) {
   alignas(64) T scores[kQueries * kKeys];
   alignas(64) T dprobs[kQueries * kKeys];
+  ScoreOperand<T, S> rounded_probs, rounded_dscores;
   T delta[kQueries];
   const auto [first, rows] = block;
   const Index dim = head.head_dim, token = head.token, out_token = head.out_token;
-  const T* qkv = args.qkv.data<T>();
-  const T *q = qkv + head.q, *k = qkv + head.k, *v = qkv + head.v;
+  const S* qkv = args.qkv.data<S>();
+  const S *q = qkv + head.q, *k = qkv + head.k, *v = qkv + head.v;
   T* dqkv = args.dqkv.data<T>();
   T *dq = dqkv + head.q, *dk = dqkv + head.k, *dv = dqkv + head.v;
   const T* dout = args.dout.data<T>() + head.out + first * out_token;
@@ -227,27 +253,29 @@ void backward_queries(const AttentionBackward& args, const Head<T>& head, Block 
   for (Index r = 0; r < rows; ++r) delta[r] = kernels<T>().gemm.dot(dout + r * out_token, out + r * out_token, dim);
   const T keys_beta = keys_sum == Sum::begun ? T{0} : T{1};
   for_key_blocks(head, block, [&](Index key, Index keys) {
-    const Matrix<const T> queries{q + first * token, token, 1}, key_rows{k + key * token, token, 1};
-    const Matrix<const T> value_rows{v + key * token, token, 1}, dout_rows{dout, out_token, 1};
-    multiply<T>(rows, keys, dim, queries, key_rows.transposed(), scores, kKeys, T{0});
-    multiply<T>(rows, keys, dim, dout_rows, value_rows.transposed(), dprobs, kKeys, T{0});
+    const Matrix<const S> queries{q + first * token, token, 1}, key_rows{k + key * token, token, 1};
+    const Matrix<const S> value_rows{v + key * token, token, 1};
+    const Matrix<const S> dout_rows{dout_operand + head.out + first * out_token, out_token, 1};
+    multiply<S>(rows, keys, dim, queries, key_rows.transposed(), scores, kKeys, T{0});
+    multiply<S>(rows, keys, dim, dout_rows, value_rows.transposed(), dprobs, kKeys, T{0});
     AttentionTile<T> tile = tile_at(head, scores, block, {key, keys});
     tile.dprobs = dprobs;
     kernels<T>().softmax.attention_backward(tile, log_sum_exp, delta);
-    const Matrix<const T> probs{scores, kKeys, 1}, dscores{dprobs, kKeys, 1};
-    multiply<T>(keys, dim, rows, probs.transposed(), dout_rows, dv + key * token, token, keys_beta);
-    multiply<T>(keys, dim, rows, dscores.transposed(), queries, dk + key * token, token, keys_beta);
-    multiply<T>(rows, dim, keys, dscores, key_rows, dq + first * token, token, key > 0 ? T{1} : T{0});
+    const Matrix<const S> probs = rounded_probs.of(scores, rows, keys);
+    const Matrix<const S> dscores = rounded_dscores.of(dprobs, rows, keys);
+    multiply<S>(keys, dim, rows, probs.transposed(), dout_rows, dv + key * token, token, keys_beta);
+    multiply<S>(keys, dim, rows, dscores.transposed(), queries, dk + key * token, token, keys_beta);
+    multiply<S>(rows, dim, keys, dscores, key_rows, dq + first * token, token, key > 0 ? T{1} : T{0});
   });
 }
 
 Index query_blocks(Index tokens) { return ceil_div(tokens, kQueries); }
 
 /// The rows [first, first + rows) of a head, some of which may be padding.
-template <class T>
+template <class T, class S>
 void forward_rows(const AttentionForward& args, const Head<T>& head, Index first, Index rows) {
   const Index attending = std::clamp(head.length - first, Index{0}, rows);
-  if (attending > 0) forward_queries(args, head, {first, attending});
+  if (attending > 0) forward_queries<T, S>(args, head, {first, attending});
   const Index padding = first + attending;
   zero_rows(args.out.data<T>() + head.out + padding * head.out_token, rows - attending, head, head.out_token);
   std::fill_n(args.log_sum_exp.data<T>() + head.statistics + padding, rows - attending, T{0});
@@ -267,7 +295,7 @@ void for_blocks_of_documents(const std::int32_t* begins, Index seq_len, Block to
 }
 
 /// One task per (sample, head, kQueries tokens). The longest rows come first, so that the threads end together.
-template <class T>
+template <class T, class S>
 void forward_heads(const AttentionForward& args) {
   const auto dropout = resolved(args);
   const Index blocks = query_blocks(args.seq_len), heads = args.batch * args.num_heads;
@@ -276,27 +304,28 @@ void forward_heads(const AttentionForward& args) {
     const Index number = i % args.num_heads, rows = std::min(kQueries, args.seq_len - first);
     if (!args.document_begin) {
       const Document whole{0, length_of(args, sample)};
-      return forward_rows(args, head_at<T>(args, dropout, sample, whole, number), first, rows);
+      return forward_rows<T, S>(args, head_at<T>(args, dropout, sample, whole, number), first, rows);
     }
     for_blocks_of_documents(begins_of(args.document_begin, sample, args.seq_len), args.seq_len, {first, rows},
                             [&](Document document, Block queries) {
-                              forward_queries(args, head_at<T>(args, dropout, sample, document, number), queries);
+                              forward_queries<T, S>(args, head_at<T>(args, dropout, sample, document, number), queries);
                             });
   });
 }
 
 /// dk and dv of one group and dq of its heads, of one document. In each head the last block of queries comes first,
 /// because it sees every key. That of the first head writes, the others add.
-template <class T>
-void backward_group(const AttentionBackward& args, const std::optional<ResolvedDropout>& dropout, Index sample,
-                    Document document, Index group) {
+template <class T, class S>
+void backward_group(const AttentionBackward& args, const S* dout_operand, const std::optional<ResolvedDropout>& dropout,
+                    Index sample, Document document, Index group) {
   const Index sharing = args.num_heads / kv_heads_of(args);
   for (Index i = 0; i < sharing; ++i) {
     const Head<T> head = head_at<T>(args, dropout, sample, document, group * sharing + i);
     const Index blocks = query_blocks(head.length), padding = args.document_begin ? 0 : args.seq_len - head.length;
     for (Index block = blocks - 1; block >= 0; --block) {
       const Index first = block * kQueries, rows = std::min(kQueries, head.length - first);
-      backward_queries(args, head, {first, rows}, i == 0 && block == blocks - 1 ? Sum::begun : Sum::continued);
+      backward_queries(args, dout_operand, head, {first, rows},
+                       i == 0 && block == blocks - 1 ? Sum::begun : Sum::continued);
     }
     T* dqkv = args.dqkv.data<T>() + head.length * head.token;
     zero_rows(dqkv + head.q, padding, head, head.token);
@@ -317,13 +346,14 @@ void for_documents(const Args& args, Index sample, const F& each) {
 }
 
 /// One task per (sample, group), so that the sums over queries and over heads keep one order.
-template <class T>
-void backward_heads(const AttentionBackward& args) {
+template <class T, class S>
+void backward_heads(const AttentionBackward& args, const S* dout_operand) {
   const auto dropout = resolved(args);
   const Index groups = kv_heads_of(args);
   parallel_for(args.batch * groups, args.qkv.numel(), [&](Index i) {
-    for_documents(args, i / groups,
-                  [&](Document document) { backward_group<T>(args, dropout, i / groups, document, i % groups); });
+    for_documents(args, i / groups, [&](Document document) {
+      backward_group<T>(args, dout_operand, dropout, i / groups, document, i % groups);
+    });
   });
 }
 
@@ -350,6 +380,13 @@ class Widened {
 
 bool is_16_bit(const Tensor& tensor) { return size_of(tensor.dtype()) == 2; }
 
+/// Whether products read the tensors of bf16 as they are. Documents and samples of unequal length have products of all
+/// sizes, and the library would make a kernel for most of them.
+template <class Args>
+bool multiplies_bf16(const Args& args) {
+  return args.qkv.dtype() == DType::bf16 && has_bf16_product() && !args.document_begin && !args.lengths;
+}
+
 }  // namespace
 
 Index attention_forward_scratch_bytes(const AttentionForward& args) {
@@ -364,13 +401,17 @@ void attention_forward(const AttentionForward& args, const Tensor& scratch) {
   check_begins(args);
   dispatch_float(args.qkv.dtype(), "attention_forward", [&]<class T>() {
     if constexpr (std::is_same_v<T, Arithmetic<T>>) {
-      forward_heads<T>(args);
+      forward_heads<T, T>(args);
     } else {
       Widened widened(scratch);
       AttentionForward wide = args;
-      wide.qkv = widened.copy(args.qkv);
       wide.out = widened.space(args.out);
-      forward_heads<float>(wide);
+      if (multiplies_bf16(args)) {
+        forward_heads<float, bfloat16>(wide);
+      } else {
+        wide.qkv = widened.copy(args.qkv);
+        forward_heads<float, float>(wide);
+      }
       cast(wide.out, args.out);
     }
   });
@@ -380,15 +421,19 @@ void attention_backward(const AttentionBackward& args, const Tensor& scratch) {
   check_begins(args);
   dispatch_float(args.qkv.dtype(), "attention_backward", [&]<class T>() {
     if constexpr (std::is_same_v<T, Arithmetic<T>>) {
-      backward_heads<T>(args);
+      backward_heads<T>(args, args.dout.template data<T>());
     } else {
       Widened widened(scratch);
       AttentionBackward wide = args;
-      wide.qkv = widened.copy(args.qkv);
       wide.out = widened.copy(args.out);
       wide.dout = widened.copy(args.dout);
       wide.dqkv = widened.space(args.dqkv);
-      backward_heads<float>(wide);
+      if (multiplies_bf16(args)) {
+        backward_heads<float>(wide, args.dout.template data<bfloat16>());
+      } else {
+        wide.qkv = widened.copy(args.qkv);
+        backward_heads<float>(wide, wide.dout.template data<float>());
+      }
       cast(wide.dqkv, args.dqkv);
     }
   });
