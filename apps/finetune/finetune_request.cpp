@@ -15,6 +15,7 @@
 
 #include "apps/checkpoint/task_init.h"
 #include "apps/eval/inference.h"
+#include "apps/program/launch.h"
 #include "apps/program/vocabulary.h"
 
 namespace megalith::apps {
@@ -152,6 +153,7 @@ FinetuneJob plan_finetune(io::Fs& fs, const FinetuneOptions& options) {
                    },
                    [&] {
                      const config::RunConfig whole = with_task_model(fs, asked);
+                     prepare_gpus(whole, JobKind::inference);  // it also scores
                      job.plan = resolve_all(fs, whole, options.recipe.ranks, job.search);
                      job.grid = grid_settings(whole);
                    });

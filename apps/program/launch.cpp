@@ -20,6 +20,7 @@
 #include "megalith/comm/mpi/mpi_world.h"
 #include "megalith/comm/nccl/nccl_world.h"
 #include "megalith/comm/threads/thread_world.h"
+#include "megalith/config/preset_rules.h"
 #include "megalith/io/fault_fs.h"
 #include "megalith/io/reader.h"
 #include "megalith/io/retrying_fs.h"
@@ -74,10 +75,23 @@ Launcher detect_launcher() {
   return {};
 }
 
-void prepare_gpus(const config::RunConfig& asked) {
+namespace {
+
+bool has_experts(config::RunConfig asked) {
+  config::RunPlan unused;
+  Problems problems;  // config::resolve() reports them
+  config::derive_preset(asked, unused, problems);
+  return asked.moe.num_experts.value_or(0) > 0;
+}
+
+}  // namespace
+
+void prepare_gpus(const config::RunConfig& asked, JobKind kind) {
   using enum comm::KernelLoading;
   const bool is_gpu_pipeline = asked.device.type.value_or("cpu") == "cuda" && asked.parallel.pp.value_or(1) > 1;
-  comm::set_kernel_loading(is_gpu_pipeline ? at_start : at_first_use);
+  const bool scores_texts = asked.eval.tasks && !asked.eval.tasks->empty();
+  const bool sizes_change = kind == JobKind::inference || has_experts(asked) || scores_texts;
+  comm::set_kernel_loading(is_gpu_pipeline && sizes_change ? at_start : at_first_use);
 }
 
 JobShape shape_of(const config::RunPlan& plan) {

@@ -23,9 +23,11 @@ struct Launcher {
 };
 Launcher detect_launcher();
 
-/// Sets what CUDA must know of this job before its first use, which is in config::resolve(): pipelines of GPUs load all
-/// kernels at the start (comm::KernelLoading).
-void prepare_gpus(const config::RunConfig& asked);
+enum class JobKind : std::uint8_t { training, inference };
+/// Sets what CUDA must know of this job before its first use, which is in config::resolve(). Pipelines of GPUs load all
+/// kernels at the start (comm::KernelLoading) if sizes of GEMMs change: those of experts from step to step, those of
+/// inference and `eval.tasks` with the texts. All other kernels run before the first step (model/stage_warm_up.cpp).
+void prepare_gpus(const config::RunConfig& asked, JobKind kind);
 
 /// One rank of a job of which no other rank runs (comm/alone).
 struct AloneRank {
@@ -38,7 +40,7 @@ struct JobShape {
   int ranks = 1;
   Device device = Device::cpu;
   comm::Transport transfers = comm::Transport::copy_engines;  ///< kernels: GPUs do not share memory
-  bool share_gpu_memory = false;                              ///< of processes, with copy_engines
+  bool share_gpu_memory = true;                               ///< of processes, with copy_engines
   comm::CallsBehindGraphs behind_graphs = comm::CallsBehindGraphs::may_come;
   comm::WorldOptions options{};
   train::Facts facts{};  ///< settings that must be equal in all processes
