@@ -29,8 +29,9 @@ void run_plan(const PlanOptions& options) {
   // The ranks of a launcher are processes, which read each other's rows on one host only, and where they share memory.
   nn::ExpertDispatcher& dispatcher = plan.model.moe.dispatcher;
   const Launcher launcher = detect_launcher();
-  const bool shares = plan.device == Device::cpu || plan.share_gpu_memory;
-  const bool reads_rows = launcher.processes == 0 || (launcher.is_on_one_host && shares);
+  const bool on_cpu = plan.device == Device::cpu, reaches = on_cpu || plan.transfers == comm::Transport::copy_engines;
+  const bool shares = launcher.processes == 0 || (launcher.is_on_one_host && (on_cpu || plan.share_gpu_memory));
+  const bool reads_rows = reaches && shares;
   if (!reads_rows && dispatcher == nn::ExpertDispatcher::automatic) dispatcher = nn::ExpertDispatcher::all_to_all;
   const PlannedRanks planned = plan_ranks(plan);
   for (const std::string& warning : plan.warnings()) log::warning(warning);

@@ -491,13 +491,13 @@ std::vector<Key> make_keys() {
        at(
            [](auto& c) -> auto& { return c.parallel.share_gpu_memory; },
            [](auto& c) -> auto& { return c.share_gpu_memory; }),
-       literal("false"),
+       literal("true"),
        any(),
        {warns, kDiffers, has_several_gpus},
        not_differ,
        "under `mpirun` and `srun`, with `copy_engines`: processes of one host share the memory of their GPUs, and so "
-       "have the transports of rank threads ([several-nodes.md](several-nodes.md#gpus-of-one-host)). It has run on one "
-       "GPU that processes share, not on several. Without it NCCL carries what goes between processes"},
+       "have the transports of rank threads ([several-nodes.md](several-nodes.md#gpus-of-one-host)). Otherwise NCCL "
+       "carries what goes between processes"},
       {"parallel.sequence_parallel",
        at(
            [](auto& c) -> auto& { return c.parallel.sequence_parallel; },

@@ -278,7 +278,7 @@ std::string why_no_iteration(const RunPlan& plan) {
   const model::HostCounts counts = host_counts(plan.model, expert_setting(plan));
   if (why.empty() || counts == model::HostCounts::none) return why;
   const bool sends = counts == model::HostCounts::rows_sent;
-  return str(why, sends ? "; between rank threads moe.dispatcher = peer needs no such numbers" : "",
+  return str(why, sends ? "; between ranks of one host moe.dispatcher = peer needs no such numbers" : "",
              has_clones(plan) ? "" : "; moe.capacity = pad makes the sizes constants");
 }
 

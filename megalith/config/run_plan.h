@@ -82,7 +82,7 @@ struct RunPlan {
   std::vector<Index> stage_layers;  ///< empty: equal shares
   TpOverlap tp_overlap = TpOverlap::automatic;
   comm::Transport transfers = comm::Transport::copy_engines;  ///< of large calls between GPUs, if there is a choice
-  bool share_gpu_memory = false;                              ///< of processes of one host, with copy_engines
+  bool share_gpu_memory = true;                               ///< of processes of one host, with copy_engines
   /// Whether tensor-parallel ranks share the token rows outside their regions (nn/tensor_parallel.h). No effect with
   /// one such rank.
   bool sequence_parallel = false;

@@ -25,9 +25,7 @@ PeersText process_peers_text(std::span<const PeersOfGpu> gpus, const std::string
     why_not = "a GPU or its driver cannot share memory between processes";
   if (why_not.empty() && !std::ranges::all_of(gpus, is_linked)) why_not = "NVLink does not connect all GPUs";
   if (!why_not.empty()) return {"no", why_not + ": NCCL carries what goes between GPUs of processes"};
-  return {"yes",
-          "under mpirun and srun as between threads, with parallel.share_gpu_memory = true and if every process sees "
-          "all GPUs"};
+  return {"yes", "under mpirun and srun as between threads, if every process sees all GPUs"};
 }
 
 }  // namespace megalith::report

@@ -48,6 +48,20 @@ TEST_F(Program, UnderALauncherExpertsArePlannedAsProcessesRunThem) {
 }
 #endif
 
+TEST_F(Program, ExpertsOnGpusArePlannedAsNcclSendsThem) {
+  const auto sum = [&](const std::string& settings) {
+    const Finished plan = run_shell("megalith plan " + recipe() +
+                                    " --set device.type=cuda --set moe.num_experts=4 --set moe.top_k=2 --set "
+                                    "parallel.ep=2 --set parallel.ranks=2 --format json" +
+                                    settings);
+    EXPECT_EQ(plan.code, 0) << plan.err;
+    return nlohmann::json::parse(plan.out).at("sum");
+  };
+  const nlohmann::json sent = sum(" --set moe.dispatcher=all_to_all");
+  EXPECT_EQ(sum(" --set parallel.transfers=kernels"), sent);
+  EXPECT_NE(sum(""), sent);
+}
+
 TEST_F(Program, PlanSaysWhatOnlyARunOnGpusKnows) {
   const std::string plan = "megalith plan " + recipe() + " --set device.type=cuda";
   const Finished one = run_shell(plan), two = run_shell(plan + " --set parallel.tp=2 --format json");

@@ -68,7 +68,7 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
         "the nearest legal order has pp last: ep-tp-dp-cp-pp"}},
       {{"graphs.mode=iteration", "parallel.ep=2", "parallel.ranks=2", "moe.dispatcher=all_to_all"},
        {"graphs.mode = iteration: the host reads how many rows go between the ranks of parallel.ep = 2",
-        "; between rank threads moe.dispatcher = peer needs no such numbers; moe.capacity = pad makes the sizes "
+        "; between ranks of one host moe.dispatcher = peer needs no such numbers; moe.capacity = pad makes the sizes "
         "constants"}},
       {{"graphs.mode=iteration", "parallel.ep=2", "parallel.ranks=2", "device.type=cuda", "train.precision=fp32"},
        {"graphs.mode = iteration: the host reads how many rows each expert has for moe.gemm = loop"}},
@@ -133,7 +133,7 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.echo.slot=2"}, {"moe.echo.slot = 2: no such key; did you mean moe.echo.slots?"}},
       {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration", "moe.dispatcher=all_to_all"},
        {"graphs.mode = iteration: the host reads how many rows go between the ranks of parallel.ep = 2",
-        "; between rank threads moe.dispatcher = peer needs no such numbers; or use graphs.mode = layers"}},
+        "; between ranks of one host moe.dispatcher = peer needs no such numbers; or use graphs.mode = layers"}},
       {{"moe.echo.slots=2", "parallel.ep=2", "graphs.mode=iteration", "moe.echo.backend=host_sized"},
        {"graphs.mode = iteration: with moe.echo.backend = host_sized the host reads how many clones go between ranks; "
         "use auto, peer or collective; or use graphs.mode = layers"}},

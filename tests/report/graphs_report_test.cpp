@@ -279,10 +279,10 @@ rank  stage  layers  slots  in flight  per microbatch  per slot  launches  itera
    1      0       4      2          2              32        16        32          -         -
    2      1       4      1          1              32         8        32          -         -
    3      1       4      1          1              32         8        32          -         -
-Iteration: none: the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1; between rank threads moe.dispatcher = peer needs no such numbers; moe.capacity = pad makes the sizes constants. With graphs of layers, evaluation runs eagerly.
+Iteration: none: the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1; between ranks of one host moe.dispatcher = peer needs no such numbers; moe.capacity = pad makes the sizes constants. With graphs of layers, evaluation runs eagerly.
 
 layers  stays eager                 why
-2, 5    experts after sorting rows  the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1; between rank threads moe.dispatcher = peer needs no such numbers; moe.capacity = pad makes the sizes constants
+2, 5    experts after sorting rows  the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1; between ranks of one host moe.dispatcher = peer needs no such numbers; moe.capacity = pad makes the sizes constants
 )") << text;
   EXPECT_EQ(count(text, "\nof a layer's graph (layers 0-1, 3-4, 6-7)"), 1) << text;
   EXPECT_EQ(count(text, "\nof a layer's graph (layers 2, 5)"), 1) << text;

@@ -36,9 +36,7 @@ TEST(PeersText, NamesWhatCarriesCallsBetweenProcesses) {
   const std::vector<PeersOfGpu> linked = {{2, 2}, {2, 2}, {2, 2}};
   const std::string nccl = ": NCCL carries what goes between GPUs of processes";
   EXPECT_EQ(of_processes(linked, "", Exports::all),
-            "yes under mpirun and srun as between threads, with parallel.share_gpu_memory = true and if every process "
-            "sees all "
-            "GPUs");
+            "yes under mpirun and srun as between threads, if every process sees all GPUs");
   EXPECT_EQ(of_processes(linked, "NCCL_P2P_DISABLE=1", Exports::all), "no NCCL_P2P_DISABLE=1" + nccl);
   EXPECT_EQ(of_processes(linked, "", Exports::not_all),
             "no a GPU or its driver cannot share memory between processes" + nccl);
