@@ -30,6 +30,12 @@ std::string parts_of(const LossMeans& losses) {
   return parts;
 }
 
+/// The member perplexity, of the mean over tokens.
+std::string perplexity_of(const LossMeans& losses) { return str(",\"perplexity\":", number(std::exp(losses[0].mean))); }
+
+/// Whether the first loss is the mean over masked tokens, so that a step's line has its perplexity, too.
+bool is_masked_lm(const LossMeans& losses) { return losses.size() > 0 && losses[0].terms == "masked_tokens"; }
+
 /// The step that a line of metrics.jsonl belongs to, -1 where there is none.
 Index step_of(std::string_view line) {
   constexpr std::string_view kKey = "\"step\":";
@@ -85,6 +91,7 @@ std::vector<Scalar> scalars_of(const StepMetrics& m) {
   if (m.batch > 0) all.push_back({"train/batch", static_cast<double>(m.batch)});
   if (m.result.losses.are_parts()) {
     for (const LossMean& loss : m.result.losses) all.push_back({str("train/", loss.name), loss.mean});
+    if (is_masked_lm(m.result.losses)) all.push_back({"train/perplexity", std::exp(m.result.losses[0].mean)});
   }
   const MoeReport& moe = m.result.moe;
   if (moe.empty()) return all;
@@ -129,6 +136,7 @@ void MetricsLog::write(const StepMetrics& m) {
   std::string spikes;
   for (const Spike& spike : spikes_of(m.result)) spikes += str(",\"", spike.key, "_spike\":", number(spike.times()));
   line(str(kStep, m.step, ",\"loss\":", number(m.result.loss), parts_of(m.result.losses),
+           is_masked_lm(m.result.losses) ? perplexity_of(m.result.losses) : "",
            ",\"grad_norm\":", number(m.result.grad_norm), ",\"lr\":", number(m.result.learning_rate),
            ",\"loss_scale\":", number(m.result.loss_scale), ",\"skipped\":", m.result.skipped ? 1 : 0, spikes,
            m.result.rerun ? str(",\"rerun\":1,\"rows_factor\":", number(m.result.rows_factor)) : "",
@@ -144,8 +152,7 @@ void MetricsLog::write_eval(Index step, const HeldOutResult& held_out) {
   std::string rest;
   for (const auto& [name, value] : held_out.figures)
     rest += str(",\"", name, "\":", std::visit([](auto figure) { return number(static_cast<double>(figure)); }, value));
-  if (held_out.figures.empty())
-    rest = str(parts_of(result.losses), ",\"perplexity\":", number(std::exp(result.losses[0].mean)));
+  if (held_out.figures.empty()) rest = parts_of(result.losses) + perplexity_of(result.losses);
   line(str(kEvaluation, "\"", held_out.name, "\",\"step\":", step, ",\"loss\":", number(result.loss), rest, "}"));
 }
 

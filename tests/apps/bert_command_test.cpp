@@ -1,3 +1,4 @@
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -33,9 +34,11 @@ TEST_F(BertProgram, TrainsFromSentencesAndResumesWithTheSameBits) {
   ASSERT_EQ(whole.code, 0) << whole.err;
   const std::vector<std::string> lines = metrics("whole");
   ASSERT_EQ(lines.size(), 8U);
-  for (const char* name : {"\"mlm_loss\":", "\"masked_tokens\":", "\"order_loss\":", "\"order_accuracy\":"}) {
-    EXPECT_THAT(lines[0], HasSubstr(name));
-    EXPECT_THAT(lines[3], HasSubstr(name)) << "an evaluation";
+  for (const std::size_t line : {0, 3}) {  // a step and an evaluation
+    for (const char* name : {"\"mlm_loss\":", "\"masked_tokens\":", "\"order_loss\":", "\"order_accuracy\":"})
+      EXPECT_THAT(lines[line], HasSubstr(name));
+    const nlohmann::json members = nlohmann::json::parse(lines[line]);
+    EXPECT_DOUBLE_EQ(members.at("perplexity").get<double>(), std::exp(members.at("mlm_loss").get<double>()));
   }
   ASSERT_EQ(
       run_shell("cp -r " + out("whole") + " " + out("half") + " && rm -r " + out("half") + "/checkpoints/step_00000006")
