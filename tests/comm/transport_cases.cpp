@@ -1,3 +1,4 @@
+// Longer than 500 lines: every case of a transport that threads, processes and GPUs share, one after the other.
 #include "tests/comm/transport_cases.h"
 
 #include <algorithm>

@@ -98,18 +98,25 @@ TEST_P(Fp8Family, TrainsAsBf16Does) {
   expect_bias_gradients_near(fp8, bf16);
 }
 
-/// SwiGLU between biases.
+/// SwiGLU between biases. Single seeds come as far as 4.7e-3 in a loss, on CPUs that round other sums of bf16 6e-3, so
+/// the band is that of the median.
 TEST(Fp8, GatedLayersWithBiasesTrainAsInBf16) {
   config::RunConfig c = fp8_config({}, "llama");
   c.model.bias = "all";
+  c.model.seq_len = 32;
   for (const bool weight_grad : {false, true}) {
-    config::RunConfig in_fp8 = c, in_bf16 = c;
-    in_fp8.model.seq_len = in_bf16.model.seq_len = 32;
-    in_fp8.fp8.weight_grad = weight_grad;
-    in_bf16.train.precision = "bf16";
-    const auto got = trained_fp8(in_fp8), want = trained_fp8(in_bf16);
-    EXPECT_LE(relative_error(got->losses, want->losses), 5e-3) << weight_grad;
-    expect_bias_gradients_near(*got, *want);
+    std::vector<double> losses;
+    for (const std::uint64_t seed : {1, 2, 3}) {
+      config::RunConfig in_fp8 = c, in_bf16 = c;
+      in_fp8.train.seed = in_bf16.train.seed = seed;
+      in_fp8.fp8.weight_grad = weight_grad;
+      in_bf16.train.precision = "bf16";
+      const auto got = trained_fp8(in_fp8), want = trained_fp8(in_bf16);
+      losses.push_back(relative_error(got->losses, want->losses));
+      expect_bias_gradients_near(*got, *want);
+    }
+    std::ranges::sort(losses);
+    EXPECT_LE(losses[1], 4e-3) << weight_grad;
   }
 }
 

@@ -1,5 +1,5 @@
 // Memory that a step has released is nobody's: filled with NaN at once, in eager steps and in ones from graphs, it
-// changes no bit of the gradients.
+// changes no bit of the gradients. Of dense layers, and of experts with clones.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -118,8 +118,10 @@ void run_rank(comm::World& world, const config::RunPlan& plan, Way way, Released
   const Tensor optimizer_state = scalars.view({sizeof(ops::OptimizerState)}, DType::u8);
   const ops::OptimizerState initial;
   std::memcpy(optimizer_state.raw(), &initial, sizeof initial);
-  for (const Param& param : stage.params().dense().params())
-    ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.value, plan.train.seed);
+  for (const ParamBuffer& buffer : stage.params().buffers()) {
+    for (const Param& param : buffer.params())
+      ops::initialise(ex, {param.spec.slice, param.spec.init, param.spec.init_std}, param.value, plan.train.seed);
+  }
 
   ReleasingStage releasing(stage, released);
   capture::StepGraph step_graph("training", way == Way::iteration ? kWarmup : kSteps);
@@ -145,9 +147,7 @@ void run_rank(comm::World& world, const config::RunPlan& plan, Way way, Released
 
 class ReleasedMemory : public ::testing::TestWithParam<std::tuple<Grid, Way>> {};
 
-TEST_P(ReleasedMemory, IsReadByNobody) {
-  const auto& [grid, way] = GetParam();
-  const config::RunPlan plan = support::small_plan(grid, "fp32");
+void expect_nobody_reads_it(const config::RunPlan& plan, Way way) {
   Passes kept, poisoned;
   for (const Released released : {Released::kept, Released::poisoned}) {
     comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
@@ -157,6 +157,31 @@ TEST_P(ReleasedMemory, IsReadByNobody) {
   EXPECT_EQ(kept.losses.size(), 5u);
   EXPECT_EQ(poisoned.losses, kept.losses);
   EXPECT_EQ(poisoned.gradients.tensors(), kept.gradients.tensors());
+}
+
+TEST_P(ReleasedMemory, IsReadByNobody) {
+  const auto& [grid, way] = GetParam();
+  expect_nobody_reads_it(support::small_plan(grid, "fp32"), way);
+}
+
+class ReleasedMemoryOfExperts : public ReleasedMemory {};
+
+/// Also that of expert rows, of their lists and of clones, with ep 2.
+TEST_P(ReleasedMemoryOfExperts, IsReadByNobody) {
+  const auto& [grid, way] = GetParam();
+  config::RunConfig c = support::small_config(grid, "fp32");
+  c.parallel.ranks = 2 * grid.ranks();
+  c.parallel.ep = 2;
+  c.moe.num_experts = 4;
+  c.moe.top_k = 2;
+  c.moe.ffn_hidden_size = 12;
+  c.moe.shared_ffn_hidden_size = 8;
+  for (const Index slots : {0, 2}) {
+    SCOPED_TRACE(str(slots, " slots"));
+    c.moe.echo.slots = slots;
+    c.moe.echo.min_pairs = 0;
+    expect_nobody_reads_it(config::resolve(c), way);
+  }
 }
 
 constexpr Grid kMemoryGrids[] = {{.tp = 1},
@@ -176,6 +201,11 @@ INSTANTIATE_TEST_SUITE_P(All, ReleasedMemory,
                          ::testing::Combine(::testing::ValuesIn(kMemoryGrids),
                                             ::testing::Values(Way::eager, Way::per_microbatch, Way::per_slot,
                                                               Way::iteration)),
+                         name_of_case);
+constexpr Grid kGridsOfExperts[] = {{}, {.pp = 2}, {.pp = 2, .chunks = 2}};
+INSTANTIATE_TEST_SUITE_P(All, ReleasedMemoryOfExperts,
+                         ::testing::Combine(::testing::ValuesIn(kGridsOfExperts),
+                                            ::testing::Values(Way::eager, Way::iteration)),
                          name_of_case);
 
 }  // namespace
