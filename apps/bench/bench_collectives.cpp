@@ -31,9 +31,15 @@ struct CollectivesBench {
   int ranks = 0;
 };
 
-/// Tensors for calls of one size: `whole` and `other` have one part per rank, `part` is one part.
+/// Tensors for calls of one size: `whole` and `other` have one part per rank, `part` is one part. Lists of rows are
+/// those of an all-to-all, and of a reduce-scatter.
 struct Tensors {
   Tensor whole, other, part;
+  Index row = 1;  ///< numbers of a row
+  comm::RowPulls pulls = {};
+  comm::RowSums sums = {};
+
+  Tensor rows(const Tensor& tensor) const { return tensor.reshaped({tensor.numel() / row, row}); }
 };
 
 /// The rank that needs an element of a result: `rank` of `ranks`, each with `part` elements.
@@ -69,11 +75,12 @@ struct Collective {
 };
 
 constexpr int kRoot = 0;
+constexpr Index kRowBytes = 4096;
 
 constexpr double every_byte_once(double) { return 1; }
 constexpr double all_parts_but_one(double ranks) { return (ranks - 1) / ranks; }
 
-const std::array<Collective, 5> kCollectives = {{
+const std::array<Collective, 7> kCollectives = {{
     {.name = "all_reduce",
      .op = comm::Op::all_reduce,
      .in = &Tensors::whole,
@@ -119,6 +126,25 @@ const std::array<Collective, 5> kCollectives = {{
          },
      .wanted = [](const Asker& who, Index i) { return input_value(who.previous(), i); },
      .bus_factor = every_byte_once},
+    {.name = "gather_rows",
+     .op = comm::Op::gather_rows,
+     .in = &Tensors::whole,
+     .out = &Tensors::other,
+     .run = [](Exec& ex, const comm::Group& group,
+               const Tensors& t) { comm::gather_rows(ex, group, t.rows(t.whole), t.pulls, t.rows(t.other)).wait(ex); },
+     .wanted = [](const Asker& who,
+                  Index i) { return input_value(static_cast<int>(i / who.part), who.rank * who.part + i % who.part); },
+     .bus_factor = all_parts_but_one},
+    {.name = "gather_sum_rows",
+     .op = comm::Op::gather_sum_rows,
+     .in = &Tensors::whole,
+     .out = &Tensors::part,
+     .run =
+         [](Exec& ex, const comm::Group& group, const Tensors& t) {
+           comm::gather_sum_rows(ex, group, t.rows(t.whole), t.sums, t.rows(t.part), comm::Write::overwrite).wait(ex);
+         },
+     .wanted = [](const Asker& who, Index i) { return input_sum(who.ranks, who.rank * who.part + i); },
+     .bus_factor = all_parts_but_one},
 }};
 
 /// Throws ConfigError for an unknown name.
@@ -181,8 +207,12 @@ class CollectivesRunner {
     for (const Collective& one : kCollectives) {
       if (!options_.only.empty() && std::ranges::find(options_.only, one.name) == options_.only.end()) continue;
       for (const std::uint64_t bytes : sizes()) {
-        const Index part = parts_of(static_cast<Index>(bytes)), count = part * world_.size();
-        const Tensors tensors{a.rows(0, count), b.rows(0, count), b.rows(0, part)};
+        Index part = parts_of(static_cast<Index>(bytes));
+        const Index row = row_of(part);
+        if (comm::is_of_rows(one.op)) part -= part % row;
+        const Index count = part * world_.size();
+        Tensors tensors{a.rows(0, count), b.rows(0, count), b.rows(0, part), row};
+        if (comm::is_of_rows(one.op)) list_rows(tensors);
         expect_right(one, tensors);
         device::fill_bytes(ex_.device(), tensors.whole.raw(), 0, tensors.whole.bytes(),
                            ex_.stream());  // so that sums stay 0
@@ -197,6 +227,42 @@ class CollectivesRunner {
   }
 
  private:
+  Tensor on_device(const std::vector<std::int32_t>& numbers, const Shape& shape) {
+    const Tensor tensor = ex_.tensor(shape, DType::i32);
+    ex_.copy(tensor.raw(), numbers.data(), tensor.bytes());
+    ex_.synchronize();
+    return tensor;
+  }
+  /// Numbers of a row: of 4 KiB, or of half of that or more, if that divides a part.
+  Index row_of(Index part) const {
+    const Index most = std::min(part, kRowBytes / size_of(dtype_));
+    for (Index row = most; 2 * row > most; --row) {
+      if (part % row == 0) return row;
+    }
+    return most;
+  }
+  /// This rank pulls its part of every member's matrix, or sums those of all members.
+  void list_rows(Tensors& t) {
+    const int ranks = world_.size();
+    const Index of_part = t.part.numel() / t.row, all = of_part * ranks;
+    std::vector<std::int32_t> pulled, numbers, begins, summed;
+    const auto number = [](Index i) { return static_cast<std::int32_t>(i); };
+    for (Index i = 0; i < all; ++i) {
+      const Index mine = world_.rank() * of_part;
+      pulled.insert(pulled.end(), {number(i / of_part), number(mine + i % of_part)});
+      summed.insert(summed.end(), {number(i % ranks), number(mine + i / ranks)});
+      numbers.push_back(number(i));
+    }
+    for (Index i = 0; i <= of_part; ++i) begins.push_back(number(i * ranks));
+    const Tensor wants = on_device(numbers, {all});
+    numbers.push_back(number(all));
+    t.pulls = {.counts = on_device({number(all), number(all)}, {2}),
+               .sources = on_device(pulled, {all, 2}),
+               .begin = on_device(numbers, {all + 1}),
+               .wants = wants};
+    t.sums = {.begin = on_device(begins, {of_part + 1}), .places = on_device(summed, {all, 2}), .weights = {}};
+  }
+
   std::vector<std::uint64_t> sizes() const {
     std::vector<std::uint64_t> all = {options_.smallest};
     const auto factor = static_cast<std::uint64_t>(options_.factor);
@@ -386,10 +452,13 @@ void add_bench_collectives(CLI::App& bench) {
       "Communication between ranks: threads of this process, processes under mpirun, or GPUs over NCCL.\n"
       "Every result is compared with what it must be before it is timed. Bandwidths are those of nccl-tests. "
       "Algorithm: "
-      "bytes / time, where bytes are a rank's whole input of all_reduce, reduce_scatter, broadcast and send_recv, and "
-      "its whole result of all_gather. Bus, to compare with the links' speed whatever the number n of ranks: algorithm "
-      "bandwidth times 2 (n-1)/n for all_reduce, (n-1)/n for reduce_scatter and all_gather, 1 for broadcast and "
-      "send_recv. In send_recv every rank sends to the next one and receives from the one before. The "
+      "bytes / time, where bytes are a rank's whole input, but its whole result of all_gather. Bus, to compare with "
+      "the "
+      "links' speed whatever the number n of ranks: algorithm bandwidth times 2 (n-1)/n for all_reduce, 1 for "
+      "broadcast "
+      "and send_recv, (n-1)/n for the others. In send_recv every rank sends to the next one and receives from the one "
+      "before. gather_rows and gather_sum_rows are calls of experts, here as an all-to-all and as a reduce-scatter of "
+      "rows of 4 KiB. The "
       "roof is a plain copy of the largest size by every rank at once, on GPUs into the next rank's memory, and shares "
       "of it are the bus bandwidth's; what fits a CPU's caches may exceed it. '-': GPUs do not reach each other's "
       "memory, or ranks are processes. Each row names the transport: threads, mpi or nccl, or between GPUs "
@@ -405,7 +474,7 @@ void add_bench_collectives(CLI::App& bench) {
       ->check(at_least(2));
   std::vector<std::string> names;
   for (const Collective& one : kCollectives) names.emplace_back(one.name);
-  command->add_option("--only", o->only, "Some of the five, as all_reduce,send_recv (default: all)")
+  command->add_option("--only", o->only, "Some of them, as all_reduce,send_recv (default: all)")
       ->delimiter(',')
       ->check(CLI::IsMember(names));
   command->add_option("--dtype", o->dtype, "f64, f32, bf16 or f16 (default: f32 on the CPU, bf16 on GPUs)");

@@ -358,12 +358,11 @@ TEST(BenchCommand, CollectivesMeasuresEachOnTheTransportOfTheRun) {
     const Finished got = run_shell(run);
     ASSERT_EQ(got.code, 0) << got.err;
     const std::pair<const char*, double> wanted[] = {{"all_reduce", 1.0},  // bus over algorithm bandwidth, two ranks
-                                                     {"reduce_scatter", 0.5},
-                                                     {"all_gather", 0.5},
-                                                     {"broadcast", 1.0},
-                                                     {"send_recv", 1.0}};
+                                                     {"reduce_scatter", 0.5}, {"all_gather", 0.5},
+                                                     {"broadcast", 1.0},      {"send_recv", 1.0},
+                                                     {"gather_rows", 0.5},    {"gather_sum_rows", 0.5}};
     nlohmann::json rows = nlohmann::json::parse(got.out);
-    ASSERT_EQ(rows.size(), 16u);
+    ASSERT_EQ(rows.size(), 22u);
     const nlohmann::json roof = rows[0];
     rows.erase(0);
     EXPECT_EQ(roof.at("name"), "roof: copy");
@@ -421,9 +420,11 @@ TEST(BenchCommand, CollectivesOnAGpuAndItsPeerMeasuresWhatCarriesTraining) {
                                             "nccl", "kernels with device barriers",  // reduce_scatter
                                             "nccl", "kernels with device barriers",  // all_gather
                                             "nccl", "nccl",                          // broadcast
-                                            "nccl", "copy engines"));                // send_recv
+                                            "nccl", "copy engines",                  // send_recv
+                                            "kernels with device barriers", "kernels with device barriers",  // rows
+                                            "kernels with device barriers", "kernels with device barriers"));
     const std::vector<std::string> by_kernels = transports("--transfers kernels --dtype " + dtype);
-    EXPECT_EQ(std::ranges::count(by_kernels, "nccl"), 10);
+    EXPECT_EQ(std::ranges::count(by_kernels, "nccl"), 14);
   }
 }
 
