@@ -50,12 +50,28 @@ void sum_slices(Exec& ex, const Tensor& of_slices, const Tensor& of_choices) {
       [=](auto&, auto stream) { cuda::sum_slices(stream, of_slices, of_choices); });
 }
 
-void even_choices(Exec& ex, const EvenChoices& args) {
+namespace {
+
+void check_even_choices(const EvenChoices& args) {
   dims<2>(args.experts, "even_choices.experts");
   expect_dtype(args.experts, DType::i32, "even_choices.experts");
   if (args.num_experts < args.experts.dim(1))
     throw ShapeError(
         str("[even_choices] num_experts = ", args.num_experts, ": must be at least top_k = ", args.experts.dim(1)));
+}
+
+}  // namespace
+
+void even_choices_beside_plan(Exec& ex, const EvenChoices& args) {
+  check_even_choices(args);
+  ex.execute("even_choices", [args](Exec& exec, Stream stream) {
+    if (exec.device() == Device::cpu) return cpu::even_choices(args);
+    if constexpr (build::has_cuda) cuda::even_choices(stream, args);
+  });
+}
+
+void even_choices(Exec& ex, const EvenChoices& args) {
+  check_even_choices(args);
   run_kernel(
       ex, {.name = "even_choices", .reads = {}, .writes = {args.experts}}, [args] { cpu::even_choices(args); },
       [args](auto&, auto stream) { cuda::even_choices(stream, args); });

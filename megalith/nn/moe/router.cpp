@@ -84,9 +84,13 @@ void Router::choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Sa
   saved.counts = ex.tensor({runs.count, config_.num_experts}, DType::i64);
   if (!config_.replay.empty()) saved.stays = ex.tensor({rows, config_.top_k}, wide);
   if (is_even(microbatch)) {
-    ops::even_choices(ex, {.experts = saved.experts,
-                           .num_experts = config_.num_experts,
-                           .first_row = groups_.experts->first_row(microbatch.tokens())});
+    const ops::EvenChoices choices{.experts = saved.experts,
+                                   .num_experts = config_.num_experts,
+                                   .first_row = groups_.experts->first_row(microbatch.tokens())};
+    if (config_.force_balance)
+      ops::even_choices(ex, choices);
+    else
+      ops::even_choices_beside_plan(ex, choices);
   }
   const bool replayed = replays(microbatch);
   if (replayed) microbatch.moe->decisions->replay(ex, rows_of(microbatch), saved.experts, saved.stays);
