@@ -49,17 +49,22 @@ struct Arguments {
   }
 };
 
-/// The one line between checks and kernels. It passes the op to `ex`, which calls on_cpu() or on_gpu(exec, stream).
-/// on_gpu is generic, so that a build without CUDA parses it and links nothing.
+/// What an Exec runs: on_cpu() or on_gpu(exec, stream). on_gpu is generic, so that a build without CUDA parses it and
+/// links nothing.
 template <class OnCpu, class OnGpu>
-void run_kernel(Exec& ex, const OpInfo& op, OnCpu on_cpu, OnGpu on_gpu) {
-  ex.run(op, [name = op.name, on_cpu = std::move(on_cpu), on_gpu = std::move(on_gpu)](Exec& exec, Stream stream) {
+auto kernel_of(const char* name, OnCpu on_cpu, OnGpu on_gpu) {
+  return [name, on_cpu = std::move(on_cpu), on_gpu = std::move(on_gpu)](Exec& exec, Stream stream) {
     if (exec.device() == Device::cpu) return on_cpu();
     if constexpr (build::has_cuda)
       on_gpu(exec, stream);
     else
       throw_not_built(exec.device(), name);
-  });
+  };
+}
+/// The one line between checks and kernels. It passes the op to `ex`.
+template <class OnCpu, class OnGpu>
+void run_kernel(Exec& ex, const OpInfo& op, OnCpu on_cpu, OnGpu on_gpu) {
+  ex.run(op, kernel_of(op.name, std::move(on_cpu), std::move(on_gpu)));
 }
 
 }  // namespace megalith::ops

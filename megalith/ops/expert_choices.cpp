@@ -52,29 +52,28 @@ void sum_slices(Exec& ex, const Tensor& of_slices, const Tensor& of_choices) {
 
 namespace {
 
-void check_even_choices(const EvenChoices& args) {
+constexpr const char* kEvenChoices = "even_choices";
+
+/// Checks the arguments.
+auto kernel_of_even_choices(const EvenChoices& args) {
   dims<2>(args.experts, "even_choices.experts");
   expect_dtype(args.experts, DType::i32, "even_choices.experts");
   if (args.num_experts < args.experts.dim(1))
     throw ShapeError(
         str("[even_choices] num_experts = ", args.num_experts, ": must be at least top_k = ", args.experts.dim(1)));
+  return kernel_of(
+      kEvenChoices, [args] { cpu::even_choices(args); },
+      [args](auto&, auto stream) { cuda::even_choices(stream, args); });
 }
 
 }  // namespace
 
-void even_choices_beside_plan(Exec& ex, const EvenChoices& args) {
-  check_even_choices(args);
-  ex.execute("even_choices", [args](Exec& exec, Stream stream) {
-    if (exec.device() == Device::cpu) return cpu::even_choices(args);
-    if constexpr (build::has_cuda) cuda::even_choices(stream, args);
-  });
+void even_choices(Exec& ex, const EvenChoices& args) {
+  ex.run({.name = kEvenChoices, .reads = {}, .writes = {args.experts}}, kernel_of_even_choices(args));
 }
 
-void even_choices(Exec& ex, const EvenChoices& args) {
-  check_even_choices(args);
-  run_kernel(
-      ex, {.name = "even_choices", .reads = {}, .writes = {args.experts}}, [args] { cpu::even_choices(args); },
-      [args](auto&, auto stream) { cuda::even_choices(stream, args); });
+void even_choices_beside_plan(Exec& ex, const EvenChoices& args) {
+  ex.execute(kEvenChoices, kernel_of_even_choices(args));
 }
 
 void regroup_rows(Exec& ex, const RegroupRows& args) {

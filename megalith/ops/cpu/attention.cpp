@@ -118,31 +118,6 @@ Head<T> head_at(const Args& args, const std::optional<ResolvedDropout>& dropout,
           .first_token = document.begin};
 }
 
-template <class T>
-struct Matrix {
-  T* data;
-  Index row, column;  // strides
-  Matrix transposed() const { return {data, column, row}; }
-};
-
-/// c [m, n] = beta c + a b. S: the type of the products' operands, that of sums or bfloat16.
-template <class S>
-void multiply(Index m, Index n, Index k, const Matrix<const S>& a, const Matrix<const S>& b, Arithmetic<S>* c,
-              Index c_row, Arithmetic<S> beta) {
-  run_product(Product<S>{.m = m,
-                         .n = n,
-                         .k = k,
-                         .a = a.data,
-                         .a_row = a.row,
-                         .a_column = a.column,
-                         .b = b.data,
-                         .b_row = b.row,
-                         .b_column = b.column,
-                         .c = c,
-                         .c_row = c_row,
-                         .beta = beta});
-}
-
 struct Block {
   Index first, count;
   Index end() const { return first + count; }
@@ -152,7 +127,7 @@ struct Block {
 template <class T, class S>
 class ScoreOperand {
  public:
-  Matrix<const S> of(const T* scores, Index rows, Index columns) {
+  GemmOperand<S> of(const T* scores, Index rows, Index columns) {
     if constexpr (kIsItself) {
       return {scores, kKeys, 1};
     } else {
@@ -212,15 +187,15 @@ void forward_queries(const AttentionForward& args, const Head<T>& head, Block qu
   T* out = args.out.data<T>() + head.out + first * head.out_token;
   const auto scale_row = kernels<T>().elementwise.scale;
   for_key_blocks(head, queries, [&](Index key, Index keys) {
-    multiply<S>(rows, keys, head.head_dim, {q + first * head.token, head.token, 1},
-                {k + key * head.token, 1, head.token}, scores, kKeys, T{0});
+    multiply<S>({rows, keys, head.head_dim}, {q + first * head.token, head.token, 1},
+                {k + key * head.token, 1, head.token}, {scores, kKeys, T{0}});
     const AttentionTile<T> tile = tile_at(head, scores, queries, {key, keys});
     kernels<T>().softmax.attention_forward(tile, max, sum, correction);
     if (key > 0) {
       for (Index r = 0; r < rows; ++r) scale_row(out + r * head.out_token, correction[r], head.head_dim);
     }
-    multiply<S>(rows, head.head_dim, keys, probs.of(scores, rows, keys), {v + key * head.token, head.token, 1}, out,
-                head.out_token, key > 0 ? T{1} : T{0});
+    multiply<S>({rows, head.head_dim, keys}, probs.of(scores, rows, keys), {v + key * head.token, head.token, 1},
+                {out, head.out_token, key > 0 ? T{1} : T{0}});
   });
   T* log_sum_exp = args.log_sum_exp.data<T>() + head.statistics + first;
   for (Index r = 0; r < rows; ++r) {
@@ -253,19 +228,19 @@ void backward_queries(const AttentionBackward& args, const S* dout_operand, cons
   for (Index r = 0; r < rows; ++r) delta[r] = kernels<T>().gemm.dot(dout + r * out_token, out + r * out_token, dim);
   const T keys_beta = keys_sum == Sum::begun ? T{0} : T{1};
   for_key_blocks(head, block, [&](Index key, Index keys) {
-    const Matrix<const S> queries{q + first * token, token, 1}, key_rows{k + key * token, token, 1};
-    const Matrix<const S> value_rows{v + key * token, token, 1};
-    const Matrix<const S> dout_rows{dout_operand + head.out + first * out_token, out_token, 1};
-    multiply<S>(rows, keys, dim, queries, key_rows.transposed(), scores, kKeys, T{0});
-    multiply<S>(rows, keys, dim, dout_rows, value_rows.transposed(), dprobs, kKeys, T{0});
+    const GemmOperand<S> queries{q + first * token, token, 1}, key_rows{k + key * token, token, 1};
+    const GemmOperand<S> value_rows{v + key * token, token, 1};
+    const GemmOperand<S> dout_rows{dout_operand + head.out + first * out_token, out_token, 1};
+    multiply<S>({rows, keys, dim}, queries, key_rows.transposed(), {scores, kKeys, T{0}});
+    multiply<S>({rows, keys, dim}, dout_rows, value_rows.transposed(), {dprobs, kKeys, T{0}});
     AttentionTile<T> tile = tile_at(head, scores, block, {key, keys});
     tile.dprobs = dprobs;
     kernels<T>().softmax.attention_backward(tile, log_sum_exp, delta);
-    const Matrix<const S> probs = rounded_probs.of(scores, rows, keys);
-    const Matrix<const S> dscores = rounded_dscores.of(dprobs, rows, keys);
-    multiply<S>(keys, dim, rows, probs.transposed(), dout_rows, dv + key * token, token, keys_beta);
-    multiply<S>(keys, dim, rows, dscores.transposed(), queries, dk + key * token, token, keys_beta);
-    multiply<S>(rows, dim, keys, dscores, key_rows, dq + first * token, token, key > 0 ? T{1} : T{0});
+    const GemmOperand<S> probs = rounded_probs.of(scores, rows, keys);
+    const GemmOperand<S> dscores = rounded_dscores.of(dprobs, rows, keys);
+    multiply<S>({keys, dim, rows}, probs.transposed(), dout_rows, {dv + key * token, token, keys_beta});
+    multiply<S>({keys, dim, rows}, dscores.transposed(), queries, {dk + key * token, token, keys_beta});
+    multiply<S>({rows, dim, keys}, dscores, key_rows, {dq + first * token, token, key > 0 ? T{1} : T{0}});
   });
 }
 

@@ -22,12 +22,6 @@ Index equal_part(Index size, Index most, Index multiple) {
   return round_up(ceil_div(size, ceil_div(size, most)), multiple);
 }
 
-/// A matrix by its strides, as in Product.
-template <class T>
-struct GemmOperand {
-  const T* data;
-  Index row, column;
-};
 template <class T>
 GemmOperand<T> operand(const Tensor& x, Transpose transpose) {
   return transpose == Transpose::yes ? GemmOperand<T>{x.data<T>(), 1, x.dim(1)}
@@ -180,18 +174,8 @@ void product_wide(const Matmul& args, const Share& share) {
   if (is_matrix_vector<T>(args)) return matrix_vector<T>(args, c, share, [](T*, Index, Index) {});
   const GemmOperand<T> a = operand<T>(args.a, args.transpose_a), b = operand<T>(args.b, args.transpose_b);
   for_blocks(m, n, k, share, [&](const OutputBlock& block) {
-    run_product(Product<T>{.m = block.rows,
-                           .n = block.columns,
-                           .k = k,
-                           .a = a.data + block.row * a.row,
-                           .a_row = a.row,
-                           .a_column = a.column,
-                           .b = b.data + block.column * b.column,
-                           .b_row = b.row,
-                           .b_column = b.column,
-                           .c = c + block.row * n + block.column,
-                           .c_row = n,
-                           .beta = beta});
+    multiply<T>({block.rows, block.columns, k}, {a.data + block.row * a.row, a.row, a.column},
+                {b.data + block.column * b.column, b.row, b.column}, {c + block.row * n + block.column, n, beta});
   });
 }
 
@@ -226,37 +210,13 @@ void sum_block(const OutputBlock& block, Index k, GemmOperand<T> a, GemmOperand<
   a.data += block.row * a.row;
   b.data += block.column * b.column;
   if constexpr (std::is_same_v<T, bfloat16>) {
-    if (k > 0 && has_bf16_product()) {
-      return run_product(Product<bfloat16>{.m = block.rows,
-                                           .n = block.columns,
-                                           .k = k,
-                                           .a = a.data,
-                                           .a_row = a.row,
-                                           .a_column = a.column,
-                                           .b = b.data,
-                                           .b_row = b.row,
-                                           .b_column = b.column,
-                                           .c = c,
-                                           .c_row = c_row,
-                                           .beta = beta});
-    }
+    if (k > 0 && has_bf16_product()) return multiply<T>({block.rows, block.columns, k}, a, b, {c, c_row, beta});
   }
   for (Index l = 0; l < k; l += kDepth) {
     const Index depth = std::min(kDepth, k - l);
     const GemmOperand<float> wide_a = widened(a, block.rows, depth, a_piece);
     const GemmOperand<float> wide_b = widened(b, depth, block.columns, b_piece);
-    run_product(Product<float>{.m = block.rows,
-                               .n = block.columns,
-                               .k = depth,
-                               .a = wide_a.data,
-                               .a_row = wide_a.row,
-                               .a_column = wide_a.column,
-                               .b = wide_b.data,
-                               .b_row = wide_b.row,
-                               .b_column = wide_b.column,
-                               .c = c,
-                               .c_row = c_row,
-                               .beta = l == 0 ? beta : 1.0f});
+    multiply<float>({block.rows, block.columns, depth}, wide_a, wide_b, {c, c_row, l == 0 ? beta : 1.0f});
     a.data += depth * a.column;
     b.data += depth * b.row;
   }
