@@ -451,20 +451,15 @@ void add_bench_collectives(CLI::App& bench) {
       "collectives",
       "Communication between ranks: threads of this process, processes under mpirun, or GPUs over NCCL.\n"
       "Every result is compared with what it must be before it is timed. Bandwidths are those of nccl-tests. "
-      "Algorithm: "
-      "bytes / time, where bytes are a rank's whole input, but its whole result of all_gather. Bus, to compare with "
-      "the "
-      "links' speed whatever the number n of ranks: algorithm bandwidth times 2 (n-1)/n for all_reduce, 1 for "
-      "broadcast "
-      "and send_recv, (n-1)/n for the others. In send_recv every rank sends to the next one and receives from the one "
-      "before. gather_rows and gather_sum_rows are calls of experts, here as an all-to-all and as a reduce-scatter of "
-      "rows of 4 KiB. The "
-      "roof is a plain copy of the largest size by every rank at once, on GPUs into the next rank's memory, and shares "
-      "of it are the bus bandwidth's; what fits a CPU's caches may exceed it. '-': GPUs do not reach each other's "
-      "memory, or ranks are processes. Each row names the transport: threads, mpi or nccl, or between GPUs "
-      "that reach each other's memory copy engines or kernels with device barriers. Calls are those of training "
-      "outside of graphs "
-      "that it awaits before long.");
+      "Algorithm: bytes / time, where bytes are a rank's whole input, but its whole result of all_gather. Bus, to "
+      "compare with the links' speed whatever the number n of ranks: algorithm bandwidth times 2 (n-1)/n for "
+      "all_reduce, 1 for broadcast and send_recv, (n-1)/n for the others. In send_recv every rank sends to the next "
+      "one and receives from the one before. gather_rows and gather_sum_rows are calls of experts, here as an "
+      "all-to-all and as a reduce-scatter of rows of 4 KiB. The roof is a plain copy of the largest size by every rank "
+      "at once, on GPUs into the next rank's memory, and shares of it are the bus bandwidth's; what fits a CPU's "
+      "caches may exceed it. '-': GPUs do not reach each other's memory, or ranks are processes. Each row names the "
+      "transport: threads, mpi or nccl, or between GPUs that reach each other's memory copy engines or kernels with "
+      "device barriers. Calls are those of training outside of graphs that it awaits before long.");
   command->add_option("--device", o->device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();

@@ -36,7 +36,7 @@ class DeviceOps : public ::testing::TestWithParam<DeviceRow> {
   }
   support::Twins& t() { return *twins_; }
   void expect_same(const support::Twin& twin, const char* what) { expect_close(twin, what, GetParam().once); }
-  /// Of attention's result for whole samples. A CPU that multiplies bf16 rounds probabilities, too.
+  /// The tolerance of attention's result for whole samples. A CPU that multiplies bf16 also rounds probabilities.
   double of_attention() const {
     const bool rounds_p = GetParam().device == Device::cpu && GetParam().dtype == DType::bf16;
     return rounds_p && cpu::has_bf16_product() ? GetParam().twice : GetParam().once;

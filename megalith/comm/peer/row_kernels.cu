@@ -1,3 +1,4 @@
+// Longer than 500 lines: gathers and sums of rows share rings of copies, shares of warps and places.
 #include <algorithm>
 #include <type_traits>
 

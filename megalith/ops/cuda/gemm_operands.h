@@ -3,7 +3,7 @@
 
 namespace megalith::ops::cuda {
 
-/// Of a bias: that of the operands, or of the result where these are in E4M3.
+/// The dtype of a bias: that of the operands, or that of the result if the operands are in E4M3.
 inline DType bias_dtype(const GemmProblem& problem) { return problem.in == DType::u8 ? problem.out : problem.in; }
 
 /// The addresses of a GemmProblem's operands.
