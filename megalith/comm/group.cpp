@@ -373,7 +373,7 @@ Pending gather_rows(Exec& ex, const Group& group, const Tensor& mine, const RowP
 }
 
 Pending gather_sum_rows(Exec& ex, const Group& group, const Tensor& mine, const RowSums& sums, const Tensor& out,
-                        Write write, Priority priority, Where where) {
+                        Write write, Where where) {
   const GatherSumRows args{mine, sums, out, write};
   check_shapes(args);
   if (!ex.recording()) expect_apart(Op::gather_sum_rows, mine, out, mine.raw(), nullptr);
@@ -381,9 +381,8 @@ Pending gather_sum_rows(Exec& ex, const Group& group, const Tensor& mine, const 
                   .reads = {mine, sums.begin, sums.places, sums.weights, write == Write::accumulate ? out : Tensor()},
                   .writes = {out},
                   .kind = OpKind::communication};
-  Call call = make_call(Op::gather_sum_rows, mine, where);
-  call.priority = priority;
-  return read_rows(ex, group, op, call, args, {mine, out, sums.begin, sums.places, sums.weights},
+  return read_rows(ex, group, op, make_call(Op::gather_sum_rows, mine, where), args,
+                   {mine, out, sums.begin, sums.places, sums.weights},
                    [](Channel& channel, const Call& made, const GatherSumRows& rows, Stream stream) {
                      return channel.gather_sum_rows(made, rows, stream);
                    });

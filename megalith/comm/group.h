@@ -116,7 +116,7 @@ Pending gather_rows(Exec& ex, const Group& group, const Tensor& mine, const RowP
 /// other. A row without terms is 0, with Write::accumulate what it was. The rest as gather_rows. Volume per rank: a row
 /// for each term, over NCCL for each row that the terms name.
 Pending gather_sum_rows(Exec& ex, const Group& group, const Tensor& mine, const RowSums& sums, const Tensor& out,
-                        Write write, Priority priority = Priority::awaited, Where where = Where::current());
+                        Write write, Where where = Where::current());
 
 /// Posted: never blocks. Messages between two ranks of a group with the same `lane` (from 0 to below kMaxLanes) arrive
 /// in order. Lanes are independent. The wait of a send may return before the message is received, because small

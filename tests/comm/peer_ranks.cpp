@@ -84,7 +84,7 @@ class PeerChannel final : public SilentChannel {
     return run(call, stream, [&](Stream own) { peers_->gather_rows(args, own); });
   }
   Ticket gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) override {
-    return run(call, stream, [&](Stream own) { peers_->gather_sum_rows(call, args, own); });
+    return run(call, stream, [&](Stream own) { peers_->gather_sum_rows(args, own); });
   }
   Ticket post_send(const Call& call, const void* data, Stream stream) override {
     if (calls_ == PeerCalls::all_in_turn) return send_by_host(call, data, stream);

@@ -293,7 +293,7 @@ Ticket NcclChannel::gather_rows(const Call& call, const GatherRows& args, Stream
 Ticket NcclChannel::gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) {
   if (!takes_peers(call)) return read_rows(call, args, stream);
   return run(0, call, stream, [&](ncclComm_t, cudaStream_t own) {
-    peers_->gather_sum_rows(call, args, {own});
+    peers_->gather_sum_rows(args, {own});
     return ncclSuccess;
   });
 }

@@ -50,9 +50,7 @@ class PeerGroup {
   void reduce_scatter(const Call& call, const void* in, void* out, Stream stream) const;
   void all_gather(const Call& call, const void* in, void* out, Stream stream) const;
   void gather_rows(const GatherRows& args, Stream stream) const { symmetric_.gather_rows(args, stream); }
-  void gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) const {
-    symmetric_.gather_sum_rows(call, args, stream);
-  }
+  void gather_sum_rows(const GatherSumRows& args, Stream stream) const { symmetric_.gather_sum_rows(args, stream); }
   void send(const Call& call, const void* data, Stream stream);
   void recv(const Call& call, void* data, Stream stream) { mailboxes_.recv(call, data, stream); }
 

@@ -73,9 +73,8 @@ void SymmetricTransport::gather_rows(const GatherRows& args, Stream stream) cons
   gather_rows_symmetric(stream, barrier_of(args.mine.raw()), args, max_ctas_);
 }
 
-void SymmetricTransport::gather_sum_rows(const Call& call, const GatherSumRows& args, Stream stream) const {
-  const int ctas = call.priority == Priority::beside_work ? std::min(max_ctas_, kMultiprocessors) : max_ctas_;
-  gather_sum_rows_symmetric(stream, barrier_of(args.mine.raw()), args, ctas);
+void SymmetricTransport::gather_sum_rows(const GatherSumRows& args, Stream stream) const {
+  gather_sum_rows_symmetric(stream, barrier_of(args.mine.raw()), args, max_ctas_);
 }
 
 void SymmetricTransport::all_gather_in_barriers(const Call& call, const void* in, void* out, Stream stream) const {

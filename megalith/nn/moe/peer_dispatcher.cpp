@@ -83,8 +83,8 @@ PeerDispatcher::ComingRows PeerDispatcher::pull_rows(Exec& ex, const Tensor& of_
 }
 
 comm::Pending PeerDispatcher::sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums,
-                                         const Tensor& out, comm::Priority priority) const {
-  return comm::gather_sum_rows(ex, experts_.dispatch(), of_experts, sums, out, comm::Write::overwrite, priority);
+                                         const Tensor& out) const {
+  return comm::gather_sum_rows(ex, experts_.dispatch(), of_experts, sums, out, comm::Write::overwrite);
 }
 
 void PeerDispatcher::permute(Exec& ex, const Tensor& x, Dispatcher::Saved& saved) const {
@@ -116,7 +116,7 @@ void PeerDispatcher::combine(Exec& ex, const Tensor& weights, const Tensor& y, D
              {.begin = kept.plan.row_begin,
               .places = kept.plan.places,
               .weights = as_list(weights_of_slices(ex, weights, slices()))},
-             y, comm::Priority::awaited)
+             y)
       .wait(ex);
 }
 
@@ -151,8 +151,7 @@ InFlight PeerDispatcher::dispatch_backward(Exec& ex, const RowGrads& rows, const
                                            Dispatcher::Saved& saved) const {
   const ops::PlanExchange& plan = peer(saved).plan;
   const auto sum = [&](const Tensor& of_experts, const Tensor& begin, const Tensor& out) {
-    return sum_places(ex, of_experts, {.begin = begin, .places = plan.places, .weights = {}}, out,
-                      comm::Priority::beside_work);
+    return sum_places(ex, of_experts, {.begin = begin, .places = plan.places, .weights = {}}, out);
   };
   InFlight in_flight;
   in_flight.add(sum(rows.rows, plan.row_begin, sources.x));

@@ -62,8 +62,7 @@ class PeerDispatcher final : public Dispatcher {
   /// Starts to bring `of_sources` [N, W] of all ranks to the rows of the experts here.
   ComingRows pull_rows(Exec& ex, const Tensor& of_sources, const ops::PlanExchange& plan, LaterRows& later) const;
   /// Sums of `of_experts` [M, W] of all ranks at this rank's places.
-  comm::Pending sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums, const Tensor& out,
-                           comm::Priority priority) const;
+  comm::Pending sum_places(Exec& ex, const Tensor& of_experts, const comm::RowSums& sums, const Tensor& out) const;
 
   ExpertParallel experts_;
   DispatchSizes sizes_;
