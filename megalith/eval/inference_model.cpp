@@ -155,10 +155,12 @@ void InferenceModel::allocate() {
 }
 
 void InferenceModel::warm_up() {
+  const comm::HostsMeet meet(world_);
   memory_.warm_up(*ex_, [&] {
     for (const auto& [shape, batch] : batches_) {
       const Tensor message = ex_->tensor_like(memory_.message(pass(shape)));
       ops::fill(*ex_, message, 0.5);
+      ex_->copy(round_.data(), host_round_.data(), input_bytes(shape));  // zeros, not results of the shape before
       for (int chunk = 0; chunk < config_.chunks; ++chunk) {
         memory_.run(*ex_, pass(shape), chunk, 0, nullptr, [&] {
           run_chunk(*ex_, chunk, shape, block(round_.data(), shape, 0), memory_.input_of(chunk, message),

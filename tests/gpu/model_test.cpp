@@ -1,6 +1,9 @@
+#include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "megalith/eval/decoder.h"
+#include "megalith/eval/inference_model.h"
 
 #include "tests/comm/gpu_ranks.h"
 #include "tests/eval/whole_model.h"
@@ -138,6 +141,62 @@ TEST(GpuModel, AWholeModelAnswersAsOnTheCpu) {
     for (const double value : want) largest = std::max(largest, std::abs(value));
     for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * largest) << i;
   }
+}
+
+/// ln p of the last tokens of texts of many lengths, which are passes of many shapes.
+std::vector<double> scores_of_texts(const model::ModelConfig& model, Device device, int pp) {
+  std::vector<std::vector<std::int32_t>> texts;
+  for (const Index length : {3, 20, 70, 129, 200, 256, 257}) {
+    std::vector<std::int32_t>& ids = texts.emplace_back();
+    for (Index i = 0; i < length; ++i) ids.push_back(static_cast<std::int32_t>((7 * i + length) % model.vocab_size));
+  }
+  std::vector<eval::Passage> passages;
+  for (const std::vector<std::int32_t>& ids : texts)
+    passages.push_back({ids, std::max<Index>(1, static_cast<Index>(ids.size()) - 40)});
+  std::vector<double> scores;
+  const grid::ResolvedSizes sizes = grid::resolve({.world_size = pp, .pp = pp});
+  const auto score = [&](comm::World& world) {
+    const eval::InferenceConfig config{
+        .model = model, .dtype = DType::f32, .device = device, .batch = 2, .results = {{nn::Result::losses}}};
+    eval::InferenceModel inference(config, world, comm::make_mesh(world, sizes),
+                                   eval::count_shapes(eval::PassageSamples(passages, model.seq_len)));
+    inference.allocate();
+    Exec host;
+    inference.fill_params(DType::f32, [&](const TensorSlice& slice, const Tensor& values) {
+      ops::initialise(host, {slice, Init::normal, 0.4}, values, 7);
+    });
+    std::vector<eval::PassageScore> of_passages(passages.size());
+    inference.score(passages, [&](Index passage, eval::PassageScore one) {
+      of_passages[static_cast<std::size_t>(passage)] = std::move(one);
+    });
+    if (world.rank() != 0) return;
+    for (const eval::PassageScore& one : of_passages)
+      scores.insert(scores.end(), one.log_probabilities.begin(), one.log_probabilities.end());
+  };
+  if (device == Device::cuda && pp > 1)
+    comm::run_gpu_ranks(pp, score);
+  else
+    comm::run_ranks(pp, score);
+  return scores;
+}
+
+void expect_scores_of_the_cpu(int pp) {
+  model::ModelConfig model = plan_on(Device::cuda, "fp32", 64, 0.1).model;
+  model.seq_len = 256;
+  const std::vector<double> want = scores_of_texts(model, Device::cpu, 1),
+                            got = scores_of_texts(model, Device::cuda, pp);
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-4 * (1 + std::abs(want[i]))) << i;
+}
+
+TEST(GpuModel, ScoresTextsOfManyLengthsAsTheCpu) {
+  MEGALITH_NEEDS_GPUS(1);
+  expect_scores_of_the_cpu(1);
+}
+
+TEST(GpuModel, ScoresTextsInAPipelineOfGpus) {
+  MEGALITH_NEEDS_GPUS(2);
+  expect_scores_of_the_cpu(2);
 }
 
 struct DecoderSetting {
