@@ -146,7 +146,7 @@ config::RunPlan plan_of(const StepBench& b) {
   set(c.device.type, b.device);
   set(c.data.tokenizer, "byte");
   set(c.data.train, std::vector<std::string>{"random tokens"});
-  prepare_gpus(c, JobKind::training);
+  prepare_gpus_for_training(c);
   return config::resolve(c);
 }
 

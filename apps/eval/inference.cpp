@@ -208,7 +208,6 @@ void InferenceJob::resolve(const config::RunConfig& c, int ranks, const Check& c
     if (check) check(*this);
   };
   bool is_resolved = false;
-  prepare_gpus(c, JobKind::inference);
   check_both(
       [&] {
         plan_ = config::resolve(c, ranks);

@@ -153,7 +153,6 @@ FinetuneJob plan_finetune(io::Fs& fs, const FinetuneOptions& options) {
                    },
                    [&] {
                      const config::RunConfig whole = with_task_model(fs, asked);
-                     prepare_gpus(whole, JobKind::inference);  // it also scores
                      job.plan = resolve_all(fs, whole, options.recipe.ranks, job.search);
                      job.grid = grid_settings(whole);
                    });

@@ -86,12 +86,10 @@ bool has_experts(config::RunConfig asked) {
 
 }  // namespace
 
-void prepare_gpus(const config::RunConfig& asked, JobKind kind) {
+void prepare_gpus_for_training(const config::RunConfig& asked) {
   using enum comm::KernelLoading;
   const bool is_gpu_pipeline = asked.device.type.value_or("cpu") == "cuda" && asked.parallel.pp.value_or(1) > 1;
-  const bool scores_texts = asked.eval.tasks && !asked.eval.tasks->empty();
-  const bool sizes_change = kind == JobKind::inference || has_experts(asked) || scores_texts;
-  comm::set_kernel_loading(is_gpu_pipeline && sizes_change ? at_start : at_first_use);
+  comm::set_kernel_loading(is_gpu_pipeline && has_experts(asked) ? at_start : at_first_use);
 }
 
 JobShape shape_of(const config::RunPlan& plan) {

@@ -23,11 +23,11 @@ struct Launcher {
 };
 Launcher detect_launcher();
 
-enum class JobKind : std::uint8_t { training, inference };
-/// Sets what CUDA must know of this job before its first use, which is in config::resolve(). Pipelines of GPUs load all
-/// kernels at the start (comm::KernelLoading) if sizes of GEMMs change: those of experts from step to step, those of
-/// inference and `eval.tasks` with the texts. All other kernels run before the first step (model/stage_warm_up.cpp).
-void prepare_gpus(const config::RunConfig& asked, JobKind kind);
+/// Sets what CUDA must know of a job that trains before its first use, which is in config::resolve(). Pipelines of GPUs
+/// load all kernels at the start (comm::KernelLoading) if there are experts, whose GEMMs change their sizes from step
+/// to step. All other kernels run before the first step (model/stage_warm_up.cpp). Inference needs nothing: no rank
+/// posts a receive whose message depends on its own later work.
+void prepare_gpus_for_training(const config::RunConfig& asked);
 
 /// One rank of a job of which no other rank runs (comm/alone).
 struct AloneRank {

@@ -192,7 +192,7 @@ config::RunPlan plan_under(const Launcher& launcher, const TrainRequest& options
   const io::Path own = dir.empty() ? out_of(options) / "checkpoints" : io::Path(dir);
   asked = with_task_model(*fs, std::move(asked), resume == train::Resume::no ? io::Path() : own);
   if (resume != train::Resume::no) keep_former_vocab_size(*fs, own, asked);
-  prepare_gpus(asked, JobKind::training);
+  prepare_gpus_for_training(asked);
   return config::resolve(asked, processes > 0 ? processes : recipe.ranks, count_ids(*fs));
 }
 

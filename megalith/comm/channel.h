@@ -108,6 +108,7 @@ struct RankCalls {
   std::unique_ptr<CallLog> log;    ///< where booked calls are logged
   StepPattern* pattern = nullptr;  ///< with which they are compared while a step is watched
   std::unique_ptr<CallHook> hook;  ///< through which all calls go, if there is one
+  bool hosts_meet = false;         ///< before and after collectives (HostsMeet)
 };
 
 /// The lanes of a pair of ranks are numbered from 0 to below this.
@@ -158,6 +159,7 @@ class Channel {
   /// None until this is called.
   void set_calls(std::shared_ptr<RankCalls> calls) { calls_ = std::move(calls); }
   CallHook* hook() const { return calls_ == nullptr ? nullptr : calls_->hook.get(); }
+  bool hosts_meet() const { return calls_ != nullptr && calls_->hosts_meet; }
 
   /// Scratch for all_to_all: the bytes that go to each member and come from it.
   std::span<Index> send_bytes() { return {bytes_.data(), world_ranks_.size()}; }
@@ -185,6 +187,9 @@ class Channel {
   virtual Ticket post_recv(const Call& call, void* data, Stream stream) = 0;
   /// Later work of `stream` starts after the call of the ticket.
   virtual void wait(Ticket ticket, Stream stream) = 0;
+  /// The host returns when the hosts of all members have called this. Nothing where collectives wait on the host
+  /// anyway.
+  virtual void meet_hosts() {}
   /// The host returns when the point of the caller's stream has passed. On a GPU a call that hangs or fails ends the
   /// wait. It then throws the call's error.
   virtual void host_wait(const Event& point) { point.wait(); }

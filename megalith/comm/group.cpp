@@ -89,7 +89,10 @@ Ticket communicate(Exec& ex, Channel& channel, const Call& call, Index bytes, co
     const Call booked = channel.book(wanted, bytes);
     Tracer* const tracer = ex.tracer();
     if (tracer != nullptr) tracer->posted(booked.entry, {name_of(booked.op), channel.name(), bytes}, ex.stream());
+    const bool hosts_meet = channel.hosts_meet() && !is_message(booked.op);
+    if (hosts_meet) channel.meet_hosts();
     Ticket ticket = kernel(booked);
+    if (hosts_meet) channel.meet_hosts();
     ticket.entry = booked.entry;
     if (ticket.id < 0) channel.note_done(booked.entry);
     if (tracer != nullptr) note_end(*tracer, channel, ticket, ex.stream());

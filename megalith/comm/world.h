@@ -114,6 +114,7 @@ class World {
   friend class WatchedStep;
   friend class WatchedReplays;
   friend class HostWait;
+  friend class HostsMeet;
   template <class WrappingChannel>
   friend class WrappedWorld;  // in tests: forwards all of this to another World
   /// An error has left a step. Its memory may be freed, so everything in flight there must end.
@@ -170,6 +171,22 @@ class HostWait {
   ~HostWait() { world_.end_host_wait(); }
   HostWait(const HostWait&) = delete;
   HostWait& operator=(const HostWait&) = delete;
+
+ private:
+  World& world_;
+};
+
+/// While it lives, the hosts of all members meet before each collective of this rank, and again when all have submitted
+/// it: no GPU then waits for a rank whose host does something else. For warm-ups. CUDA puts a library that is loaded
+/// later (cuDNN's kernels for an attention) into the contexts of all GPUs of the process, if CUDA_MODULE_LOADING is
+/// EAGER, and waits for the work of each: also of one that waits, in a collective, for the rank that loads. Make it on
+/// all ranks at the same point. Costs two barriers between hosts for each collective.
+class HostsMeet {
+ public:
+  explicit HostsMeet(World& world) : world_(world) { world_.calls_->hosts_meet = true; }
+  ~HostsMeet() { world_.calls_->hosts_meet = false; }
+  HostsMeet(const HostsMeet&) = delete;
+  HostsMeet& operator=(const HostsMeet&) = delete;
 
  private:
   World& world_;

@@ -276,6 +276,7 @@ std::span<const double> Decoder::step(std::span<const std::int32_t> tokens, std:
 }
 
 void Decoder::warm_up() {
+  const comm::HostsMeet meet(world_);
   memory_.warm_up(ex_, [&] {
     if (config_.device == Device::cuda) {
       for (const Index tokens : classes()) start(0, std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 0));

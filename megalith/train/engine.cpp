@@ -87,6 +87,7 @@ ops::GemmChoices Engine::choose_gemms(std::span<const ops::KnownGemms> known) {
   // The warm-up of allocate() has met all products. Its memory is free again and serves for timing.
   ops::GemmChoices choices = agree_on_gemms(world(), ops::gemm_chooser(exec()), known, stage().work());
   gemm_table_ = choices.table;
+  const comm::HostsMeet meet(world());
   stage().warm_up(exec(),
                   memory_.scalars().optimizer_state);  // loads the kernels, also where another rank has timed them
   world().wait_for(exec());

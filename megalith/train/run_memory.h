@@ -67,6 +67,7 @@ class RunMemory {
   /// first time.
   template <class Collectives, class Passes>
   void warm_up(Collectives&& collectives, Passes&& passes) {
+    const comm::HostsMeet meet(world_);
     const Index allocated = device::memory_in_use(plan_.device);
     collectives();
     const Index connected = device::memory_in_use(plan_.device);

@@ -2,14 +2,18 @@
 #include "tests/comm/transport_cases.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 
+#include "megalith/base/clock.h"
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
+#include "megalith/comm/gather_values.h"
 
 #include "tests/comm/row_cases.h"
 
@@ -471,6 +475,28 @@ void all_agree(World& world) {
   require(sum[0] == 0, "the agreement terms must add up to 0");
 }
 
+/// With HostsMeet no call returns before all ranks have made it: then no GPU waits for a rank that is late.
+void hosts_meet(World& world) {
+  Exec ex(device_of(world));
+  const Group all = everyone(world);
+  Values<float> values(1);
+  const Tensor x = values.put(ex);
+  for (int late = 0; late < world.size(); ++late) {
+    double called_s = 0, returned_s = 0;
+    {
+      const HostsMeet meet(world);
+      if (world.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      called_s = monotonic_s();
+      Pending pending = all_reduce(ex, all, x, Reduce::sum);
+      returned_s = monotonic_s();
+      pending.wait(ex);
+    }
+    ex.synchronize();
+    const double last_s = std::ranges::max(gather_values(world.all(), called_s));
+    require(returned_s >= last_s, "a call returned ", last_s - returned_s, " s before rank ", late, " made it");
+  }
+}
+
 void one_rank_groups(World& world) {
   Exec ex(device_of(world));
   const Group solo = world.group("solo", {world.rank()});
@@ -506,6 +532,7 @@ constexpr TransportCase kCases[] = {
     {"ManyPostedSends", many_posted_sends},
     {"ReceivedWhileWaiting", received_while_waiting},
     {"LongMessages", long_messages},
+    {"HostsMeet", hosts_meet},
     {"CountersAndLog", counters_and_log},
     {"AllAgree", all_agree},
     {"OneRankGroups", one_rank_groups},

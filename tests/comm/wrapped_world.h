@@ -54,6 +54,7 @@ class ForwardingChannel : public Channel {
     return inner().post_recv(call, data, stream);
   }
   void wait(Ticket ticket, Stream stream) override { inner().wait(ticket, stream); }
+  void meet_hosts() override { inner().meet_hosts(); }
   void host_wait(const Event& point) override { inner().host_wait(point); }
   void cancel(Ticket ticket) noexcept override { inner().cancel(ticket); }
 

@@ -21,7 +21,8 @@ void set_gpu_environment(int queues = kHardwareQueues);
 
 /// When a GPU gets the code of a kernel. CUDA loads it at its first use, and that waits for the GPU's work: in a
 /// pipeline of GPUs for a message, whose sender may wait for this rank. Where sizes of GEMMs change from step to step
-/// cuBLASLt has kernels that no warm-up finds.
+/// cuBLASLt has kernels that no warm-up finds. With rank threads `at_start` needs warm-ups in which hosts meet
+/// (HostsMeet).
 enum class KernelLoading : std::uint8_t { at_first_use, at_start };
 /// `at_start` sets CUDA_MODULE_LOADING = EAGER, and warns if the variable was LAZY. A context then takes 418 MiB more
 /// (H200, CUDA 13.0). Before the first use of a GPU.

@@ -84,6 +84,7 @@ struct NcclChannel::Ids {
 NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name, const GroupUse& use)
     : Channel(std::move(name), {host.world_ranks().begin(), host.world_ranks().end()}, host.rank()),
       watchdog_(watchdog),
+      host_(host),
       use_(use),
       deferred_(kMaxCommStreams),
       scratch_(kMaxCommStreams, Device::cuda) {
@@ -99,7 +100,7 @@ NcclChannel::NcclChannel(Watchdog& watchdog, const Group& host, std::string name
 }
 
 /// The ids of all members, in member order.
-std::vector<NcclChannel::Ids> NcclChannel::exchange_ids(const Group& host) const {
+std::vector<NcclChannel::Ids> NcclChannel::exchange_ids() const {
   Ids own{};
   if (rank() == 0) check(ncclGetUniqueId(&own.group), "[nccl] ncclGetUniqueId");
   for (const CommStream& comm_stream : comm_streams_) {
@@ -107,7 +108,7 @@ std::vector<NcclChannel::Ids> NcclChannel::exchange_ids(const Group& host) const
     if (op != Op::send) continue;
     check(ncclGetUniqueId(&own.to(rank(), peer, size())[unsigned_of(lane)]), "[nccl] ncclGetUniqueId");
   }
-  return gather_values(host, own);
+  return gather_values(host_, own);
 }
 
 ncclResult_t NcclChannel::make_communicator(CommStream& comm_stream, std::vector<Ids>& ids) const {
@@ -131,8 +132,8 @@ ncclResult_t NcclChannel::move_byte(const CommStream& comm_stream, std::byte* by
   }
 }
 
-void NcclChannel::connect(const Group& host) {
-  std::vector<Ids> ids = exchange_ids(host);
+void NcclChannel::connect() {
+  std::vector<Ids> ids = exchange_ids();
   Call call;  // not booked: it belongs to the transport, so that all transports count and hash the same calls
   call.file = "the making of the group";
   for (CommStream& comm_stream : comm_streams_) comm_stream.begin(call, {comm_stream.stream()});
@@ -152,7 +153,7 @@ void NcclChannel::connect(const Group& host) {
   for (CommStream& comm_stream : comm_streams_) cuda::check(cudaStreamSynchronize(comm_stream.stream()));
   for (CommStream& comm_stream : comm_streams_) comm_stream.forget(0);
   watchdog_.check_health();
-  if (use_.transport == Transport::copy_engines) peers_ = PeerGroup::connect(host, use_);
+  if (use_.transport == Transport::copy_engines) peers_ = PeerGroup::connect(host_, use_);
   if (!takes_peers({.op = Op::gather_rows}))
     rows_ =
         std::make_unique<NcclRows>(*this, use_.cta_limit == CtaLimit::few ? kCommunicationThreadBlocks : kMaxRowCtas);
@@ -360,6 +361,11 @@ void NcclChannel::wait(Ticket ticket, Stream stream) {
   while (!deferred_[index].empty() && deferred_[index].front().number <= number_in(ticket))
     receive_oldest(index, stream);
   comm_streams_[index].wait(number_in(ticket), stream);
+}
+
+void NcclChannel::meet_hosts() {
+  Exec host;
+  comm::barrier(host, host_);
 }
 
 void NcclChannel::host_wait(const Event& point) {

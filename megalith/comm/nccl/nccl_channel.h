@@ -33,10 +33,10 @@ class NcclChannel final : public Channel {
  public:
   static constexpr int kMessageLanes = 2;
 
-  /// `host` has the same members. Makes streams and events; communicates only from connect() on.
+  /// `host` has the same members, between host memories. Makes streams and events; communicates only from connect() on.
   NcclChannel(Watchdog& watchdog, const Group& host, std::string name, const GroupUse& use);
-  /// Makes the communicators and connects the GPUs. Returns when all members have. `host` carries NCCL's ids.
-  void connect(const Group& host);
+  /// Makes the communicators and connects the GPUs. Returns when all members have.
+  void connect();
 
   Device device() const override { return Device::cuda; }
   int multiprocessors() const override;
@@ -55,6 +55,7 @@ class NcclChannel final : public Channel {
   Ticket post_send(const Call& call, const void* data, Stream stream) override;
   Ticket post_recv(const Call& call, void* data, Stream stream) override;
   void wait(Ticket ticket, Stream stream) override;
+  void meet_hosts() override;
   void host_wait(const Event& point) override;
   void cancel(Ticket ticket) noexcept override;
 
@@ -69,7 +70,7 @@ class NcclChannel final : public Channel {
 
  private:
   struct Ids;
-  std::vector<Ids> exchange_ids(const Group& host) const;
+  std::vector<Ids> exchange_ids() const;
   ncclResult_t make_communicator(CommStream& comm_stream, std::vector<Ids>& ids) const;
   ncclResult_t move_byte(const CommStream& comm_stream, std::byte* byte) const;
   void expect_success(const Call& call, ncclResult_t status) const;
@@ -93,6 +94,7 @@ class NcclChannel final : public Channel {
   };
 
   Watchdog& watchdog_;
+  Group host_;
   GroupUse use_;
   std::deque<CommStream> comm_streams_;  // the first is the group's
   std::unique_ptr<PeerGroup> peers_;

@@ -49,7 +49,7 @@ class NcclWorld final : public World {
     const auto channel = std::make_shared<NcclChannel>(watchdog_, bootstrap, std::move(name), use);
     watchdog_.add(channel);
     try {
-      channel->connect(bootstrap);
+      channel->connect();
     } catch (...) {
       watchdog_.give_up();  // ends a group that is only partly made
       throw;
