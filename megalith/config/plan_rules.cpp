@@ -88,6 +88,67 @@ void check_sizes(const RunPlan& plan, Problems& out) {
 /// Rows of FP8 operands on GPUs come in multiples of this (ops/scaled_matmul.h).
 constexpr Index kGemmRows = 4;
 
+/// The widths of attention's operands that hold no whole blocks of 128 on each of tp ranks, in words; empty: none.
+std::string cut_widths(const model::ModelConfig& m, Index tp) {
+  const Index heads = m.num_heads * m.head_width(), kv = m.kv_heads() * m.head_width(), step = ops::kScaleBlock * tp;
+  std::string cut;
+  const auto add = [&](std::string_view name, Index width, Index multiple) {
+    if (width % multiple != 0) cut += str(cut.empty() ? "" : ", ", name, " ", width, " (a multiple of ", multiple, ")");
+  };
+  if (m.head_dim == 0) add("hidden_size", m.hidden_size, ops::kScaleBlock);
+  add("num_heads * head width =", heads, step);
+  add("(num_heads + 2 * num_kv_heads) * head width =", heads + 2 * kv, step);
+  return cut;
+}
+
+/// Names the nearest values of keys, each alone, with which no width is cut.
+std::string fp8_attention_fixes(const model::ModelConfig& m, Index tp) {
+  std::string fixes;
+  const auto add = [&](std::string_view key, Index value) {
+    fixes += str(fixes.empty() ? "" : " or ", key, " = ", value);
+  };
+  const auto try_size = [&](std::string_view key, Index model::ModelConfig::*member, Index multiple) {
+    const auto fits = [&](Index value) {
+      model::ModelConfig changed = m;
+      changed.*member = value;
+      return cut_widths(changed, tp).empty();
+    };
+    const Index now = m.*member, most = now + 2 * ops::kScaleBlock * tp * m.num_heads;
+    const auto search = [&](Index value, Index step) {
+      for (; value > 0 && value <= most; value += step)
+        if (fits(value)) return add(key, value);
+    };
+    search(now / multiple * multiple, -multiple);
+    search((now / multiple + 1) * multiple, multiple);
+  };
+  if (m.head_dim == 0)
+    try_size("model.hidden_size", &model::ModelConfig::hidden_size, m.num_heads);
+  else
+    try_size("model.head_dim", &model::ModelConfig::head_dim, 1);
+  for (Index kv = 1; kv <= m.num_heads; ++kv) {
+    model::ModelConfig changed = m;
+    changed.num_kv_heads = kv;
+    if (m.num_heads % kv != 0 || kv % tp != 0 || !cut_widths(changed, tp).empty()) continue;
+    add("model.num_kv_heads", kv);
+    break;
+  }
+  for (Index fewer = tp - 1; fewer >= 1; --fewer) {
+    if (m.num_heads % fewer != 0 || m.kv_heads() % fewer != 0 || !cut_widths(m, fewer).empty()) continue;
+    add("parallel.tp", fewer);
+    break;
+  }
+  return fixes.empty() ? "change hidden_size and heads together" : fixes;
+}
+
+void check_fp8_attention(const model::ModelConfig& m, Index tp, Problems& out) {
+  if (m.num_heads % tp != 0 || (m.head_dim == 0 && m.hidden_size % m.num_heads != 0)) return;  // other rules name it
+  const std::string cut = cut_widths(m, tp);
+  if (cut.empty()) return;
+  out.add(m.head_dim == 0 ? "model.hidden_size" : "model.head_dim", m.head_dim == 0 ? m.hidden_size : m.head_dim,
+          str("train.precision = fp8 has blocks of 128, which no rank may cut",
+              tp > 1 ? str(" (parallel.tp = ", tp, ")") : "", ": ", cut, "; use ", fp8_attention_fixes(m, tp)));
+}
+
 /// FP8 operands: blocks of 128 must not be cut by tp, and every other part of a model computes in bf16.
 void check_fp8(const RunPlan& plan, Problems& out) {
   if (plan.train.policy().gemms != GemmFormat::e4m3) return;
@@ -95,8 +156,14 @@ void check_fp8(const RunPlan& plan, Problems& out) {
   if (m.num_heads < 1) return;
   if (m.is_bert() && plan.fp8.head)
     out.add("fp8.head", "true", "is for models that predict the next token; remove it with model.family = bert");
-  const Index tp = std::max(1, plan.grid.tp), heads = m.num_heads * m.head_width(),
-              qkv = heads + 2 * m.kv_heads() * m.head_width();
+  const Index tp = std::max(1, plan.grid.tp);
+  check_fp8_attention(m, tp, out);
+  bool has_fp8 = plan.fp8.head;
+  for (Index layer = 0; layer < m.num_layers; ++layer)
+    has_fp8 |= nn::gemm_formats(GemmFormat::e4m3, plan.fp8, layer, m.num_layers).rows == GemmFormat::e4m3;
+  if (!has_fp8)
+    out.add("fp8.skip_layers", nn::kFp8SkipNames[static_cast<std::size_t>(plan.fp8.skip_layers)],
+            str("leaves no GEMM in FP8 with model.num_layers = ", m.num_layers, "; use train.precision = bf16"));
   const auto require = [&](const char* key, Index size, Index ranks, const char* group = "parallel.tp") {
     const Index step = ops::kScaleBlock * ranks;
     if (size % step == 0) return;
@@ -106,9 +173,7 @@ void check_fp8(const RunPlan& plan, Problems& out) {
                 " with train.precision = fp8, whose blocks no rank may cut; ",
                 below > 0 ? str("the nearest are ", below, " and ", below + step) : str("the least is ", step)));
   };
-  require("model.hidden_size", m.hidden_size, 1);
-  require("model.num_heads * head width", heads, tp);
-  require("(model.num_heads + 2 * model.num_kv_heads) * head width", qkv, tp);
+  if (m.head_dim != 0) require("model.hidden_size", m.hidden_size, 1);
   if (m.num_moe_layers() < m.num_layers) require("model.ffn_hidden_size", m.ffn_hidden_size, tp);
   if (m.moe.has_experts()) {
     require("moe.ffn_hidden_size", m.moe.ffn_hidden_size, std::max(1, plan.grid.etp), "parallel.etp");
@@ -118,18 +183,21 @@ void check_fp8(const RunPlan& plan, Problems& out) {
               "must be auto or grouped with train.precision = fp8, whose experts have one kernel for all");
   }
   if (plan.fp8.head) require("model.padded_vocab_size", m.padded_vocab_size, tp);
-  const Index tokens = plan.train.micro_batch * m.seq_len;
+  const Index samples = plan.train.micro_batch, tokens = samples * m.seq_len, parts = plan.sub_batches();
+  const auto nearest = [&](Index rows) {
+    const Index step = rows / std::gcd(rows, m.seq_len), below = samples / step * step;
+    return below > 0 ? str("the nearest are ", below, " and ", below + step) : str("the least is ", step);
+  };
   if (plan.fp8.weight_grad && tokens % ops::kScaleBlock != 0) {
-    const Index samples = ops::kScaleBlock / std::gcd(ops::kScaleBlock, m.seq_len);
-    out.add("train.micro_batch", plan.train.micro_batch,
+    out.add("train.micro_batch", samples,
             str("micro_batch * model.seq_len = ", tokens, " must be a multiple of ", ops::kScaleBlock,
-                " with fp8.weight_grad = true, whose blocks no microbatch may cut; the next is ",
-                ceil_div(plan.train.micro_batch, samples) * samples));
+                " with fp8.weight_grad = true, whose blocks no microbatch may cut; ", nearest(ops::kScaleBlock)));
   }
-  if (plan.device == Device::cuda && tokens / plan.sub_batches() % kGemmRows != 0)
-    out.add("train.micro_batch", plan.train.micro_batch,
-            str("micro_batch * model.seq_len", plan.sub_batches() > 1 ? " / 2" : "", " = ", tokens / plan.sub_batches(),
-                " must be a multiple of ", kGemmRows, " with train.precision = fp8 on a GPU"));
+  if (plan.device == Device::cuda && tokens % (kGemmRows * parts) != 0)
+    out.add("train.micro_batch", samples,
+            str("micro_batch * model.seq_len = ", tokens, " must be a multiple of ", kGemmRows * parts,
+                " with train.precision = fp8 on a GPU", parts > 1 ? " and parallel.tp_overlap = halves" : "", "; ",
+                nearest(kGemmRows * parts)));
 }
 
 /// Every rank holds as many rows of what is taken in turn. The fix named is the next larger micro_batch that fits.

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "megalith/base/str.h"
+
 #include "tests/config/small_recipe.h"
 
 // What train.precision = "fp8" requires of a recipe.
@@ -24,18 +26,55 @@ TEST(Fp8Rules, CutBlocksAreRefusedWithTheNearestSizes) {
             "whose blocks no rank may cut; the nearest are 512 and 640");
   EXPECT_EQ(
       problem_in_fp8({"parallel.ranks=4", "parallel.tp=4", "model.ffn_hidden_size=768"}),
-      "r.toml: 3 problems\n  model.num_heads * head width = 256: must be a multiple of 128 * parallel.tp = 512 "
-      "with train.precision = fp8, whose blocks no rank may cut; the least is 512\n"
-      "  (model.num_heads + 2 * model.num_kv_heads) * head width = 768: must be a multiple of 128 * parallel.tp = "
-      "512 with train.precision = fp8, whose blocks no rank may cut; the nearest are 512 and 1024\n"
+      "r.toml: 2 problems\n  model.hidden_size = 256: train.precision = fp8 has blocks of 128, which no rank may cut "
+      "(parallel.tp = 4): num_heads * head width = 256 (a multiple of 512), (num_heads + 2 * num_kv_heads) * head "
+      "width "
+      "= 768 (a multiple of 512); use model.hidden_size = 512 or parallel.tp = 2\n"
       "  model.ffn_hidden_size = 768: must be a multiple of 128 * parallel.tp = 512 with train.precision = fp8, "
       "whose blocks no rank may cut; the nearest are 512 and 1024");
+}
+
+// Every fix that is named is accepted.
+TEST(Fp8Rules, WidthsOfHeadsAreRefusedWithWhatIsLegal) {
+  constexpr const char* kBlocks = ": train.precision = fp8 has blocks of 128, which no rank may cut";
+  EXPECT_EQ(
+      problem_in_fp8({"model.hidden_size=192", "model.num_heads=3"}),
+      str("r.toml: 1 problem\n  model.hidden_size = 192", kBlocks,
+          ": hidden_size 192 (a multiple of 128), num_heads * head width = 192 (a multiple of 128), (num_heads + 2 "
+          "* num_kv_heads) * head width = 576 (a multiple of 128); use model.hidden_size = 384"));
+  EXPECT_EQ(problem_in_fp8({"model.hidden_size=384", "model.num_heads=3"}), "");
+  const std::vector<std::string> few = {"model.family=llama", "model.hidden_size=128", "model.num_heads=4",
+                                        "model.num_kv_heads=1"};
+  EXPECT_EQ(
+      problem_in_fp8(few),
+      str("r.toml: 1 problem\n  model.hidden_size = 128", kBlocks,
+          ": (num_heads + 2 * num_kv_heads) * head width = 192 (a multiple of 128); use model.hidden_size = 256 or "
+          "model.num_kv_heads = 2"));
+  std::vector<std::string> two = few;
+  two.back() = "model.num_kv_heads=2";
+  EXPECT_EQ(problem_in_fp8(two), "");
+  two = few;
+  two.push_back("model.head_dim=24");
+  EXPECT_EQ(
+      problem_in_fp8(two),
+      str("r.toml: 1 problem\n  model.head_dim = 24", kBlocks,
+          ": num_heads * head width = 96 (a multiple of 128), (num_heads + 2 * num_kv_heads) * head width = 144 (a "
+          "multiple of 128); use model.head_dim = 64"));
+}
+
+TEST(Fp8Rules, AModelThatKeepsNoGemmInFp8IsRefused) {
+  const std::string all = problem_in_fp8({"model.num_layers=2", "fp8.skip_layers=first,last"});
+  EXPECT_EQ(all,
+            "r.toml: 1 problem\n  fp8.skip_layers = first,last: leaves no GEMM in FP8 with model.num_layers = 2; "
+            "use train.precision = bf16");
+  EXPECT_EQ(problem_in_fp8({"model.num_layers=2", "fp8.skip_layers=first"}), "");
+  EXPECT_EQ(problem_in_fp8({"model.num_layers=2", "fp8.skip_layers=first,last", "fp8.head=true"}), "");
 }
 
 TEST(Fp8Rules, MicrobatchesAreRefusedThatCutBlocksOrRows) {
   EXPECT_EQ(problem_in_fp8({"fp8.weight_grad=true", "model.seq_len=48", "train.micro_batch=4"}),
             "r.toml: 1 problem\n  train.micro_batch = 4: micro_batch * model.seq_len = 192 must be a multiple of 128 "
-            "with fp8.weight_grad = true, whose blocks no microbatch may cut; the next is 8");
+            "with fp8.weight_grad = true, whose blocks no microbatch may cut; the least is 8");
   EXPECT_EQ(
       problem_in_fp8({"fp8.head=true", "model.vocab_size=300", "model.padded_vocab_size=320"}),
       "r.toml: 1 problem\n  model.padded_vocab_size = 320: must be a multiple of 128 with train.precision = fp8, whose "
@@ -44,7 +83,7 @@ TEST(Fp8Rules, MicrobatchesAreRefusedThatCutBlocksOrRows) {
   EXPECT_EQ(problem_in_fp8({"fp8.weight_grad=true", "model.seq_len=48", "train.micro_batch=8"}), "");
   EXPECT_EQ(problem_in_fp8({"device.type=cuda", "model.seq_len=7", "train.micro_batch=2"}),
             "r.toml: 1 problem\n  train.micro_batch = 2: micro_batch * model.seq_len = 14 must be a multiple of 4 with "
-            "train.precision = fp8 on a GPU");
+            "train.precision = fp8 on a GPU; the least is 4");
   EXPECT_EQ(problem_in_fp8({"device.type=cuda", "model.seq_len=8", "train.micro_batch=2"}), "");
 }
 
