@@ -1,11 +1,22 @@
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "megalith/base/str.h"
 #include "megalith/config/keys.h"
 #include "megalith/config/run_plan.h"
 
 namespace megalith::config {
+namespace {
+
+/// The value of a key that a recipe lacks, if its default in words is one ("`adamw`").
+std::string value_in(std::string_view words) {
+  const bool is_value = words.size() > 2 && words.find('`', 1) == words.size() - 1 && words.front() == '`';
+  return is_value ? std::string(words.substr(1, words.size() - 2)) : "unset";
+}
+
+}  // namespace
 
 std::vector<KeyChange> changed_keys(RunConfig saved, const RunPlan& plan) {
   RunConfig now = plan.as_config(), defaults;
@@ -16,8 +27,12 @@ std::vector<KeyChange> changed_keys(RunConfig saved, const RunPlan& plan) {
   std::vector<KeyChange> changes;
   for (const Key& key : keys()) {
     const AskedValue is = key.members.asked(now), was = key.members.asked(saved);
-    const bool is_new = is_set(is) && !is_set(was);
-    const std::string now_text = value_text(is), then_text = value_text(is_new ? key.members.asked(defaults) : was);
+    const auto text = [&](const AskedValue& value, const AskedValue& other) {  // one of the two recipes may lack it
+      if (is_set(value) || !is_set(other)) return value_text(value);
+      const AskedValue usual = key.members.asked(defaults);
+      return is_set(usual) ? value_text(usual) : value_in(key.fallback.words);
+    };
+    const std::string now_text = text(is, was), then_text = text(was, is);
     if (then_text != now_text) changes.push_back({&key, then_text, now_text});
   }
   return changes;

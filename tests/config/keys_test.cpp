@@ -169,6 +169,13 @@ TEST(ResumeChanges, OfAKeyThatTheCheckpointDoesNotHaveTheDefaultCounts) {
               ElementsAre("train.seed = 2: the checkpoint was trained with 1234"));
 }
 
+TEST(ResumeChanges, OfAKeyThatOneRecipeLacksNameItsUsualValue) {
+  EXPECT_THAT(resume_changes(saved_by(), plan_of({"optimizer.type=muon"})).refused,
+              ::testing::Contains("optimizer.type = muon: the checkpoint was trained with adamw"));
+  EXPECT_THAT(resume_changes(saved_by({"optimizer.type=muon"}), plan_of()).refused,
+              ::testing::Contains("optimizer.type = adamw: the checkpoint was trained with muon"));
+}
+
 TEST(IdentityOf, HasTheKeysThatMustMatch) {
   std::vector<std::string> names;
   for (const auto& [key, value] : identity_of(plan_of())) names.emplace_back(key);
