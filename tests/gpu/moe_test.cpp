@@ -138,10 +138,12 @@ TEST(GpuMoePeers, NeedGpusThatReachEachOthersTensors) {
     trained_from(plan);
     FAIL() << "nothing was thrown";
   } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what())
-                  .find("has 2 ranks: must be at most 8, all on one host, on GPUs that NVLink connects, with "
-                        "parallel.transfers = copy_engines; use moe.dispatcher = auto or all_to_all"),
-              std::string::npos)
+    EXPECT_NE(
+        std::string(error.what())
+            .find("has 2 ranks: must be at most 8, all on one host, on GPUs that NVLink connects, with "
+                  "parallel.transfers = copy_engines, and parallel.share_gpu_memory = true if ranks are processes; use "
+                  "moe.dispatcher = auto or all_to_all"),
+        std::string::npos)
         << error.what();
   }
 }

@@ -29,7 +29,8 @@ std::string unfit(EchoBackend backend, const comm::Channel& channel) {
   if (backend != EchoBackend::peer || channel.reads_rows()) return "";
   return str("moe.echo.backend = peer: group ", channel.name(), " has ",
              channel.device() == Device::cpu ? "ranks that share no memory (on several hosts, or in several containers)"
-                                             : "ranks on several hosts, or GPUs that no NVLink connects",
+                                             : "ranks on several hosts, GPUs that no NVLink connects, or "
+                                               "parallel.share_gpu_memory = false",
              ", which cannot read each other's weights; use moe.echo.backend = auto, collective or host_sized");
 }
 

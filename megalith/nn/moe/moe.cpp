@@ -30,12 +30,13 @@ bool uses_peers(const MoeConfig& moe, const comm::Channel& channel) {
   const bool can = channel.reads_rows() && channel.size() <= kMaxPeers;
   if (moe.dispatcher == ExpertDispatcher::peer && !can) {
     const bool on_cpu = channel.device() == Device::cpu;
-    throw ConfigError(
-        str("moe.dispatcher = peer: group ", channel.name(), " has ", channel.size(), " ranks: must be at most ",
-            kMaxPeers, ", all on one host",
-            on_cpu ? ", which share memory" : ", on GPUs that NVLink connects, with parallel.transfers = copy_engines",
-            "; use moe.dispatcher = auto or all_to_all; graphs.mode = iteration needs peer, or "
-            "moe.capacity = pad"));
+    throw ConfigError(str("moe.dispatcher = peer: group ", channel.name(), " has ", channel.size(),
+                          " ranks: must be at most ", kMaxPeers, ", all on one host",
+                          on_cpu ? ", which share memory"
+                                 : ", on GPUs that NVLink connects, with parallel.transfers = copy_engines, and "
+                                   "parallel.share_gpu_memory = true if ranks are processes",
+                          "; use moe.dispatcher = auto or all_to_all; graphs.mode = iteration needs peer, or "
+                          "moe.capacity = pad"));
   }
   return can && moe.dispatcher != ExpertDispatcher::all_to_all;
 }
