@@ -23,6 +23,13 @@ std::string unfit_for_any_graph(const RunFacts& run) {
   return "";
 }
 
+/// How sizes of experts come to follow from no data, or stay on the device: "set KEY = VALUE, or ".
+std::string fix_of_sizes(const RunFacts& run) {
+  std::string fix = run.echo ? "" : "pad experts to a capacity";  // clones are for experts that take all rows
+  if (!run.device_sizes_by.empty()) fix += str(fix.empty() ? "" : ", ", "set ", run.device_sizes_by);
+  return fix.empty() ? "" : fix + ", or ";
+}
+
 }  // namespace
 
 nn::LayerEdges edges_of(const ScopeSet& scopes, const LayerParts& layer) {
@@ -70,6 +77,12 @@ std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFac
   const bool sized_by_data =
       run.capacity == Capacity::dropping || (run.capacity == Capacity::dropless && run.pads_routing);
   const std::string unfit = unfit_for_any_graph(run);
+  const std::string sizes_fix = fix_of_sizes(run);
+  const std::string of_moe =
+      str("the sizes inside an MoE follow from data unless experts have a capacity and are padded to it; ", sizes_fix,
+          "use moe_router");
+  const std::string of_layers =
+      str("whole layers hold experts whose sizes follow from data; ", sizes_fix, "name scopes");
   const bool recomputes_experts = run.moe_layers > 0 && (run.recomputes_layers || run.recomputes_experts);
   const struct {
     int number;
@@ -80,14 +93,11 @@ std::optional<BrokenRule> first_broken_rule(const ScopeSet& scopes, const RunFac
       {4, has(Scope::moe_preprocess) && !has(Scope::moe_router), "moe_preprocess goes with moe_router; add it"},
       {5, any_moe && run.num_experts <= 1, "the model has no experts; use attn, mlp, or [] for whole layers"},
       {6, has(Scope::mlp) && run.dense_layers == 0, "every layer is an MoE; remove mlp"},
-      {7, has(Scope::moe) && host_sizes,
-       "the sizes inside an MoE follow from data unless experts have a capacity and are padded to it; pad them, or use "
-       "moe_router"},
+      {7, has(Scope::moe) && host_sizes, of_moe},
       {8, has(Scope::moe_preprocess) && run.dispatcher == Dispatcher::all_to_all && host_sizes && sized_by_data,
        "the number of permuted tokens follows from data, because tokens are dropped or counts rounded up; remove "
        "moe_preprocess"},
-      {9, scopes.empty() && run.moe_layers > 0 && host_sizes,
-       "whole layers hold experts whose sizes follow from data; pad experts to a capacity, or name scopes"},
+      {9, scopes.empty() && run.moe_layers > 0 && host_sizes, of_layers},
       {10, !unfit.empty(), unfit},
       {11, run.overlaps_experts && whole_mlp,
        "all-to-alls that run beside another microbatch's compute cut the MLP part; remove mlp and moe, or the overlap"},

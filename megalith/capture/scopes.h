@@ -47,6 +47,7 @@ struct RunFacts {
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool pads_routing = false;            ///< the router's counts are rounded up for 8-bit GEMMs
   bool sizes_stay_on_device = false;    ///< the host reads no number of rows: one rank holds all experts of its rows
+  std::string device_sizes_by = {};     ///< settings of a recipe with which it reads none; empty: there are none
   bool overlaps_experts = false;        ///< all-to-alls of one microbatch run concurrently with the compute of another
   bool echo = false;                    ///< hot experts are copied to other ranks
   bool echo_stops_at_boundary = false;  ///< ... by code that can stop at the end of a graph

@@ -30,6 +30,13 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
   constexpr std::string_view kPads = "moe.capacity = pad, which makes the rows constants";
   const bool pads = m.moe.has_experts() && m.moe.capacity == nn::ExpertCapacity::pad;
   constexpr std::string_view kNoExchange = "ranks that exchange no rows of experts: they keep none";
+  const bool is_sent = exchanging_ranks(plan) > 1 && !may_read_rows(plan);
+  const bool has_many = exchanging_ranks(plan) > nn::kMaxPeers;
+  const std::string_view sent = m.moe.dispatcher == nn::ExpertDispatcher::all_to_all ? "moe.dispatcher = all_to_all"
+                                : has_many ? "more than 8 ranks that exchange rows of experts: they send them"
+                                           : "parallel.transfers = kernels, where ranks send rows of experts";
+  static_assert(nn::kMaxPeers == 8);
+  const bool is_sent_by_auto = is_sent && m.moe.dispatcher == nn::ExpertDispatcher::automatic;
   const auto is_only = [&](nn::RecomputeModule module) {
     return std::ranges::equal(plan.recompute.modules(), std::array{name(module)});
   };
@@ -80,6 +87,9 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
           {"moe.overlap", m.moe.overlap && exchanging_ranks(plan) == 1, kNoExchange},
           {"moe.rank_capacity_factor", pads && exchanging_ranks(plan) > 1, kPads},
           {"moe.overflow", pads && exchanging_ranks(plan) > 1, kPads},
+          {"moe.rank_capacity_factor", is_sent_by_auto && !pads, sent},
+          {"moe.overflow", is_sent_by_auto && !pads, sent},
+          {"moe.overlap", m.moe.overlap && is_sent, sent},
           {"moe.echo.slots", m.moe.echo.slots > 0 && plan.grid.ep == 1, "parallel.ep = 1"},
           {"moe.echo.min_pairs", no_echo, kNoEcho},
           {"moe.echo.balance", no_echo, kNoEcho},

@@ -347,7 +347,8 @@ std::vector<Key> make_keys() {
        one_of(kNamesOf<nn::ExpertDispatcher>), may_change, not_differ,
        "how rows come to the ranks of their experts: these read them where they are (`peer`, between ranks that reach "
        "each other's memory, as on one host), or they are sent with counts that the host knows (`all_to_all`). `auto`: "
-       "`peer` where it can be, and in graphs of whole steps. The results are the same",
+       "`peer` where it can be; in graphs of whole steps `peer` between at most 8 ranks, unless `moe.capacity = "
+       "pad`. The results are the same",
        has_experts},
       {"moe.rank_capacity_factor",
        moe([](auto& c) -> auto& { return c.rank_capacity_factor; }),

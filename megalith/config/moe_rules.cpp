@@ -38,15 +38,6 @@ void derive_pattern(RunConfig::Moe& m, Problems& out) {
   m.pattern = standard;
 }
 
-/// A graph of a step holds no numbers of rows that the host reads, so there only peers can be meant.
-void derive_dispatcher(RunConfig& c) {
-  set_default(c.moe.dispatcher, "auto");
-  const bool is_constant = c.moe.capacity.value_or("none") == "pad";
-  if (c.moe.dispatcher == "auto" && c.graphs.mode.value_or("none") == "iteration" && !is_constant &&
-      c.parallel.ep.value_or(1) <= nn::kMaxPeers)
-    c.moe.dispatcher = "peer";
-}
-
 /// Only ranks that read rows may have room for fewer than can come.
 void derive_budget(RunConfig& c, Problems& out) {
   RunConfig::Moe& m = c.moe;
@@ -159,20 +150,15 @@ void check_capacity(const RunPlan& plan, Problems& out) {
               nearest_divisor(std::gcd(rows, seq_len), run), order_without_shares(plan)));
 }
 
-model::ExpertSetting expert_setting(const RunPlan& plan) {
-  const auto sp = plan.sequence_parallel ? nn::SequenceParallel::on : nn::SequenceParallel::off;
-  return {plan.device, plan.train.policy().compute, plan.grid, sp};
-}
-
 void check_dispatcher(const RunPlan& plan, Problems& out) {
   if (plan.model.moe.dispatcher != nn::ExpertDispatcher::peer) return;
-  const std::string instead = "; use moe.dispatcher = auto or all_to_all";
-  out.require(plan.device == Device::cpu || plan.transfers == comm::Transport::copy_engines, "moe.dispatcher", "peer",
-              "on GPUs ranks read each other's rows with parallel.transfers = copy_engines only" + instead);
-  const int ranks = model::exchanging_ranks(expert_setting(plan));
-  out.require(ranks <= nn::kMaxPeers, "moe.dispatcher", "peer",
-              str("at most ", nn::kMaxPeers, " ranks read each other's rows, parallel.ep = ", plan.grid.ep,
-                  " and parallel.etp = ", plan.grid.etp, " make it ", ranks, instead));
+  const std::string why = why_no_peers(plan);
+  const bool needs_peers = plan.graphs.mode == capture::GraphMode::iteration && exchanging_ranks(plan) > 1 &&
+                           plan.model.moe.capacity != nn::ExpertCapacity::pad;
+  const std::string pads = has_clones(plan) ? "" : "moe.capacity = pad or ";
+  out.require(why.empty(), "moe.dispatcher", "peer",
+              needs_peers ? str(why, "; or use moe.dispatcher = auto with ", pads, "graphs.mode = none")
+                          : why + "; use moe.dispatcher = auto or all_to_all");
 }
 
 void check_budget(const RunPlan& plan, Problems& out) {
@@ -185,17 +171,6 @@ void check_budget(const RunPlan& plan, Problems& out) {
               ? std::string("must be at least 1: clones of experts give each rank its even share of rows or more")
               : str("must be at least parallel.ep / moe.top_k = ", plan.grid.ep, " / ", moe.top_k,
                     ", so that a rank has room for one expert that all tokens choose; the least is ", least.text()));
-}
-
-bool has_clones(const RunPlan& plan) { return budget_facts(plan).has_clones(); }
-
-/// Why passes with clones cannot be captured; empty: they can.
-std::string why_host_reads_clones(const RunPlan& plan) {
-  const nn::EchoConfig& echo = plan.model.moe.echo;
-  if (echo.backend == nn::EchoBackend::host_sized)
-    return "with moe.echo.backend = host_sized the host reads how many clones go between ranks; use auto, peer or "
-           "collective";
-  return "";
 }
 
 void check_echo(const RunPlan& plan, Problems& out) {
@@ -250,50 +225,30 @@ void check_grid(const RunPlan& plan, Problems& out) {
               "is not built for models with experts: use none or auto");
 }
 
-void check_graphs(const RunPlan& plan, Problems& out) {
-  if (plan.graphs.mode == capture::GraphMode::iteration) {
-    if (const std::string why = why_no_iteration(plan); !why.empty())
-      out.add(
-          "graphs.mode", "iteration",
-          why +
-              "; or use graphs.mode = layers, with graphs.scopes = [\"attn\", \"moe_router\"], or graphs.mode = none");
-    return;
-  }
-  const bool is_of_layers = plan.graphs.mode == capture::GraphMode::layers;
-  if (is_of_layers && !plan.model.moe.replay.empty() && hold_routers(plan.graphs.scopes))
-    out.add("graphs.scopes", text(plan.graphs.scopes), kReplayInGraphs);
-}
-
 }  // namespace
 
-const char* const kReplayInGraphs =
-    "holds routers, and the host reads moe.replay in every pass; use graphs.scopes = [\"attn\"] (and \"mlp\" for dense "
-    "layers), or graphs.mode = none";
-
-std::string why_no_iteration(const RunPlan& plan) {
-  const nn::MoeConfig& moe = plan.model.moe;
-  if (moe.has_experts() && !moe.replay.empty()) return "the host reads moe.replay in every pass";
-  if (moe.capacity == nn::ExpertCapacity::pad) return "";
-  std::string why = why_no_evaluation_graph(plan);
-  const model::HostCounts counts = host_counts(plan.model, expert_setting(plan));
-  if (why.empty() || counts == model::HostCounts::none) return why;
-  const bool sends = counts == model::HostCounts::rows_sent;
-  return str(why, sends ? "; between ranks of one host moe.dispatcher = peer needs no such numbers" : "",
-             has_clones(plan) ? "" : "; moe.capacity = pad makes the sizes constants");
+model::ExpertSetting expert_setting(const RunPlan& plan) {
+  const auto sp = plan.sequence_parallel ? nn::SequenceParallel::on : nn::SequenceParallel::off;
+  return {plan.device, plan.train.policy().compute, plan.grid, sp};
 }
 
-std::string why_no_evaluation_graph(const RunPlan& plan) {
-  switch (host_counts(plan.model, expert_setting(plan))) {
-    case model::HostCounts::rows_sent:
-      return str("the host reads how many rows go between the ranks of parallel.ep = ", plan.grid.ep,
-                 ", parallel.etp = ", plan.grid.etp);
-    case model::HostCounts::group_rows:
-      return "the host reads how many rows each expert has for moe.gemm = loop, which is also used in f32, for widths "
-             "that are no multiples of 8 and on GPUs other than Hopper's";
-    case model::HostCounts::none:
-      break;
-  }
-  return has_clones(plan) ? why_host_reads_clones(plan) : "";
+bool has_clones(const RunPlan& plan) { return budget_facts(plan).has_clones(); }
+
+std::string why_no_peers(const RunPlan& plan) {
+  std::string why;
+  if (plan.device != Device::cpu && plan.transfers != comm::Transport::copy_engines)
+    why = "on GPUs ranks read each other's rows with parallel.transfers = copy_engines only";
+  const int ranks = exchanging_ranks(plan);
+  if (ranks > nn::kMaxPeers)
+    why += str(why.empty() ? "" : "; ", "at most ", nn::kMaxPeers,
+               " ranks read each other's rows, parallel.ep = ", plan.grid.ep, " and parallel.etp = ", plan.grid.etp,
+               " make it ", ranks);
+  return why;
+}
+
+bool may_read_rows(const RunPlan& plan) {
+  return exchanging_ranks(plan) > 1 && plan.model.moe.dispatcher != nn::ExpertDispatcher::all_to_all &&
+         why_no_peers(plan).empty();
 }
 
 std::string why_no_grouped_gemm(const RunPlan& plan) {
@@ -314,27 +269,6 @@ std::string why_no_grouped_gemm(const RunPlan& plan) {
       break;
   }
   return "";
-}
-
-capture::ScopeSet graph_scopes(const RunPlan& plan) {
-  using enum capture::Scope;
-  if (!plan.graphs.scopes.empty() || !plan.model.moe.has_experts()) return plan.graphs.scopes;
-  const bool has_dense = plan.model.num_moe_layers() < plan.model.num_layers;
-  capture::ScopeSet without_experts{attn};
-  if (has_dense) without_experts.add(mlp);
-  if (!plan.model.moe.replay.empty()) return without_experts;
-  if (!first_broken_rule({}, plan.run_facts())) return {};
-  capture::ScopeSet routed = without_experts, sorted = without_experts;
-  routed.add(moe_router);
-  for (const capture::Scope scope : {moe_router, moe_preprocess}) sorted.add(scope);
-  for (const capture::ScopeSet& scopes : {sorted, routed}) {
-    if (!first_broken_rule(scopes, plan.run_facts())) return scopes;
-  }
-  return without_experts;
-}
-
-bool hold_routers(const capture::ScopeSet& scopes) {
-  return scopes.empty() || scopes.has(capture::Scope::moe) || scopes.has(capture::Scope::moe_router);
 }
 
 int exchanging_ranks(const RunPlan& plan) {
@@ -401,9 +335,7 @@ void derive_rank_capacity(RunConfig& c, const grid::ResolvedSizes& grid) {
 }
 
 bool limits_rows(const RunPlan& plan) {
-  const nn::MoeConfig& moe = plan.model.moe;
-  return moe.dispatcher != nn::ExpertDispatcher::all_to_all && moe.capacity != nn::ExpertCapacity::pad &&
-         exchanging_ranks(plan) > 1;
+  return may_read_rows(plan) && plan.model.moe.capacity != nn::ExpertCapacity::pad;
 }
 
 void derive_moe(RunConfig& c, Problems& out) {
@@ -427,7 +359,7 @@ void derive_moe(RunConfig& c, Problems& out) {
   set_default(m.capacity, "none");
   set_default(m.drop_by, "probability");
   set_default(m.gemm, "auto");
-  derive_dispatcher(c);
+  set_default(m.dispatcher, "auto");
   derive_echo(m.echo);
   derive_budget(c, out);
   set_default(m.force_balance, defaults.force_balance);
@@ -444,7 +376,7 @@ void check_moe(const RunPlan& plan, Problems& out) {
   check_dispatcher(plan, out);
   check_budget(plan, out);
   check_echo(plan, out);
-  check_graphs(plan, out);
+  check_moe_graphs(plan, out);
 }
 
 }  // namespace megalith::config

@@ -1,5 +1,6 @@
 #pragma once
 #include "megalith/config/run_plan.h"
+#include "megalith/model/expert_counts.h"
 
 namespace megalith::config {
 
@@ -23,9 +24,22 @@ nn::RankCapacity least_rank_capacity(const BudgetFacts& of);
 nn::RankCapacity usual_rank_capacity(const BudgetFacts& of);
 /// Sets the rows that ranks of experts have room for, where no key does. Needs the keys of [train].
 void derive_rank_capacity(RunConfig& config, const grid::ResolvedSizes& grid);
+/// Why ranks of experts may not read each other's rows (moe.dispatcher = peer), of rules that a recipe shows; else
+/// empty.
+std::string why_no_peers(const RunPlan& plan);
+/// Whether ranks of experts exchange rows, and may do so by reading them.
+bool may_read_rows(const RunPlan& plan);
 /// Whether ranks of experts may have room for fewer rows than can come.
 bool limits_rows(const RunPlan& plan);
 
+/// Makes moe.dispatcher = auto peer where steps are graphs, which hold no numbers of rows that the host reads, and
+/// ranks may read rows.
+void choose_graph_dispatcher(RunPlan& plan);
+/// The same run with graphs.mode = iteration.
+RunPlan iteration_plan(RunPlan plan);
+/// "key = value and ...": with these settings the host reads no sizes of experts. Empty: it reads none already, or no
+/// settings of the exchange of rows help.
+std::string settings_without_host_sizes(const RunPlan& plan);
 /// The scopes of graphs of layers: graphs.scopes, or all that can be captured where a model with experts names none.
 capture::ScopeSet graph_scopes(const RunPlan& plan);
 /// Whether graphs of layers with these scopes hold the routers of MoE layers.
@@ -45,10 +59,15 @@ struct MoeRows {
   Index routed = 0, permuted = 0;
 };
 MoeRows moe_rows(const RunPlan& plan);
+model::ExpertSetting expert_setting(const RunPlan& plan);
+/// Whether experts may have clones on other ranks.
+bool has_clones(const RunPlan& plan);
 /// Ranks that exchange rows of experts; 1: none do.
 int exchanging_ranks(const RunPlan& plan);
 
 /// Rules that tie keys of [moe] to each other, to the model and to the grid.
 void check_moe(const RunPlan& plan, Problems& out);
+/// Those of them on graphs.
+void check_moe_graphs(const RunPlan& plan, Problems& out);
 
 }  // namespace megalith::config

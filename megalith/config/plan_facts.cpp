@@ -65,6 +65,7 @@ capture::RunFacts RunPlan::run_facts() const {
           .dispatcher = capture::Dispatcher::all_to_all,  // its rules are the stricter ones
           .pads_routing = false,                          // FP8 pads the groups of rows, not the routing
           .sizes_stay_on_device = why_no_evaluation_graph(*this).empty(),
+          .device_sizes_by = settings_without_host_sizes(*this),
           .overlaps_experts = sub_batches() > 1 && moe_layers > 0,
           .echo = model.moe.echo.slots > 0 && grid.ep > 1,
           .echo_stops_at_boundary = true,  // no host reads a plan before the graph ends

@@ -376,7 +376,8 @@ void check_rules(const RunPlan& plan, ModelShape shape, const BrokenKeys& broken
     check_moe(plan, of_experts);
     broken.add_others(of_experts, out);
     // What rules on experts read of broken keys is not what the user wrote.
-    if (!plan.model.moe.has_experts() || !broken.any("moe.")) check_scopes(plan.graphs, plan.run_facts(), out);
+    const bool reads_broken = broken.has("graphs.scopes") || (plan.model.moe.has_experts() && broken.any("moe."));
+    if (!reads_broken) check_scopes(plan.graphs, plan.run_facts(), out);
     if (!broken.any("recompute.")) check(plan.recompute, max_layers(plan), out);
   }
   if (!broken.any("parallel.") && !broken.any("train.micro_batch") && !broken.any("train.global_batch"))

@@ -201,6 +201,7 @@ RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
   for (const Key& key : keys()) {
     if (key.members.put != nullptr) key.members.put(c, plan);
   }
+  choose_graph_dispatcher(plan);
   plan.optimizer.run_steps = plan.train.steps;
   if (plan.model.is_bert()) {
     plan.model.lengths = ops::SampleLengths::given;
@@ -208,7 +209,10 @@ RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
     set_task_head(plan);
   }
   if (!plan.model.is_bert() && plan.data.separates_documents()) plan.model.documents = ops::DocumentMask::given;
-  plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, out);
+  Problems of_scopes;
+  plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, of_scopes);
+  if (!of_scopes.empty()) broken.names.push_back("graphs.scopes");
+  for (const std::string& line : of_scopes.lines()) out.add_line(line);
   if (!nn::read_modules(*c.recompute.modules, plan.recompute, out)) broken.names.push_back("recompute.modules");
   check_rules(plan, shape, broken, out);
   throw_if_any(asked, out, vocabulary);

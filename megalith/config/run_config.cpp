@@ -86,11 +86,13 @@ std::string as_integer(const toml::node& node) {
 }
 
 /// False: the value has the wrong type, which is reported.
-bool assign(std::string_view key, const AskedValue& place, const toml::node& node, Problems& problems) {
+bool assign(const Key& row, const AskedValue& place, const toml::node& node, Problems& problems) {
   return std::visit(
       [&]<class T>(std::optional<T>* target) {
         std::optional<T> value = convert_any<T>(node);
-        if (!value) problems.add(key, as_text(node), str("must be ", kind_of<T>(), as_integer<T>(node)));
+        const std::string_view or_number = row.bounds.note.starts_with("number") ? "a number or " : "";
+        if (!value)
+          problems.add(row.name, as_text(node), str("must be ", or_number, kind_of<T>(), as_integer<T>(node)));
         *target = std::move(value);
         return target->has_value();
       },
@@ -179,7 +181,7 @@ class RecipeReader {
     if (const Key* const row = find_key(key)) {
       if (row->bounds.text_rule != nullptr && node.is_number())
         return set_key(key, toml::value<std::string>(exact(*node.value<double>())));
-      if (!assign(key, row->members.asked(config_), node, problems_)) config_.mistyped.push_back(row->name);
+      if (!assign(*row, row->members.asked(config_), node, problems_)) config_.mistyped.push_back(row->name);
       return;
     }
     problems_.add(key, as_text(node), no_such_key(key));
@@ -289,7 +291,7 @@ void fill_defaults(RunConfig& config) {
     const AskedValue place = key.members.asked(config);
     const bool is_set = std::visit([](const auto* value) { return value->has_value(); }, place);
     if (is_set || key.fallback.literal.empty()) continue;
-    assign(key.name, place, *read_toml(str("value = ", key.fallback.literal)).get("value"), problems);
+    assign(key, place, *read_toml(str("value = ", key.fallback.literal)).get("value"), problems);
   }
   if (!problems.empty()) throw InternalError(str("[keys] ", problems.lines().front(), " (its default)"));
 }

@@ -37,7 +37,7 @@ std::vector<std::string> scope_settings(const json& names) {
   return {"graphs.mode=layers", "graphs.scopes=" + names.dump()};
 }
 
-/// The 11 entries are of 8 kinds of recipes: counts that are rounded up for 8-bit GEMMs cannot be asked for.
+/// The 11 entries are of 7 kinds of recipes: counts that are rounded up for 8-bit GEMMs cannot be asked for.
 TEST(GraphVectors, EverySetOfScopesIsJudgedInARecipe) {
   std::size_t recipes = 0, sets = 0;
   for (const json& entry : graph_vectors().at("scope_validation")) {
