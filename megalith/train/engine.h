@@ -116,9 +116,9 @@ class Engine {
   /// not finite: "; first in matmul (forward, chunk 0, microbatch 1, layer 3) on rank 0". Empty: none is found. Takes
   /// at most a quarter of parallel.timeout_s and 60 s longer than the passes. Collective.
   std::string first_op_not_finite(nn::RowExchange exchange);
-  /// A rank of experts had too few rows. `totals`: of MoE layers.
   /// The least capacity factor, in thousandths, that suffices for a step with these totals.
   Index needed_factor(std::byte* totals) const;
+  /// A rank of experts had too few rows. `totals`: of MoE layers.
   [[noreturn]] void refuse_overflow(std::byte* totals, Index step) const;
 
   RunMemory memory_;

@@ -96,7 +96,7 @@ TEST(MoeGraphLifecycle, StepsThatAreSkippedLeaveTheBitsOfEagerOnes) {
   }
 }
 
-/// moe.overlap: rows of half the experts travel beside the products of the other half.
+/// moe.overlap: rows of a quarter of the experts come first, the others travel beside their products.
 TEST(MoeGraphLifecycle, RowsInTwoPartsHaveTheBitsOfEagerSteps) {
   for (const MoeGrid& grid : kLifeGrids) {
     for (const char* precision : {"fp32", "bf16"}) {
