@@ -29,9 +29,10 @@ double zipf_exponent(const std::string& text) {
   return value;
 }
 
-/// Throws InputError unless an option names a file that is there.
+/// Throws InputError unless an option names a file that is there, and no folder.
 void require_named_file(io::Fs& fs, const std::string& file, const std::string& what, std::string_view hint) {
-  if (!fs.exists(file) || fs.is_dir(file)) throw InputError(str(what, ": there is no such file", hint));
+  if (!fs.exists(file)) throw InputError(str(what, ": there is no such file", hint));
+  if (fs.is_dir(file)) throw InputError(str(what, ": is a folder, and must be a file", hint));
 }
 
 /// Throws InputError, which names the file and the line.

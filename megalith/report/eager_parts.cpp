@@ -46,8 +46,10 @@ std::vector<EagerPart> eager_parts(const config::RunPlan& plan) {
   return parts;
 }
 
-std::string no_iteration(const config::RunPlan& plan) { return config::why_no_iteration(plan); }
-std::string no_evaluation_graph(const config::RunPlan& plan) { return config::why_no_evaluation_graph(plan); }
+std::string no_iteration(const config::RunPlan& plan) { return config::why_no_iteration(config::iteration_plan(plan)); }
+std::string no_evaluation_graph(const config::RunPlan& plan) {
+  return config::why_no_evaluation_graph(config::iteration_plan(plan));
+}
 
 void require_legal_scopes(const config::RunPlan& plan) {
   const capture::ScopeSet scopes = config::graph_scopes(plan);

@@ -225,10 +225,12 @@ PlannedGraphs plan_graphs(const config::RunPlan& plan, int rank) {
   r.owned = owned_buffers(captured);
   r.plan = eager->planned_bytes();
   r.fragmentation_bytes = eager->fragmentation_bytes();
-  if (!config::why_no_iteration(plan).empty()) return r;
-  DryEngine by_step(plan, rank, GraphMode::iteration);
-  const bool has_evaluation = plan.data.has_valid() && config::why_no_evaluation_graph(plan).empty();
-  r.iteration = {kOneGraph, has_evaluation ? 1 : 0, more_than_eager(by_step)};
+  const config::RunPlan of_steps = config::iteration_plan(plan);
+  if (!config::why_no_iteration(of_steps).empty()) return r;
+  // With another dispatcher eager steps have another plan, too.
+  DryEngine by_step(of_steps, rank, GraphMode::iteration), by_op(of_steps, rank, GraphMode::none);
+  const bool has_evaluation = plan.data.has_valid() && config::why_no_evaluation_graph(of_steps).empty();
+  r.iteration = {kOneGraph, has_evaluation ? 1 : 0, total(by_step->planned_bytes()) - total(by_op->planned_bytes())};
   return r;
 }
 

@@ -94,6 +94,7 @@ TEST_F(BenchOfExperts, GroupedRefusesWhatItCannotMeasure) {
   expect_refused("grouped --sizes zipf:nan", "--sizes = zipf:nan: S of zipf:S");
   expect_refused("grouped --sizes " + out("nowhere"),
                  "nowhere: there is no such file; must be even, zipf:S, or a file of sizes", 65);
+  expect_refused("grouped --sizes /tmp", "--sizes = /tmp: is a folder, and must be a file; must be even", 65);
   expect_refused("grouped --sizes " + file_of("3\n4 -5\n"),
                  "sizes: line 2, size = -5: must be a whole number from 0 to 2147483647", 65);
   expect_refused("grouped --sizes " + file_of("3.5"), "sizes: line 1, size = 3.5: must be a whole number", 65);
@@ -221,6 +222,7 @@ TEST_F(BenchOfExperts, LoadsOfATraceAreThoseOfItsFirstLayer) {
                  "sizes: line 1, column 1, is not a router trace: `megalith", 65);
   expect_refused("moe --hidden 16 --load trace:" + out("nowhere"),
                  "nowhere: there is no such file; `megalith train --router-trace FILE` writes one", 65);
+  expect_refused("moe --hidden 16 --load trace:/tmp", "--load = trace:/tmp: is a folder, and must be a file", 65);
   std::fstream(trace, std::ios::binary | std::ios::in | std::ios::out)
       .seekp(static_cast<std::streamoff>(line.size()) + 1)
       .write("\x09", 2);

@@ -115,7 +115,9 @@ TEST_F(RouterTrace, RefusesWhatDoesNotFit) {
   refused(replay("--set train.steps=4"), 64, "has steps 1 to 3; this run trains steps 1 to 4");
   refused(replay(record()), 64, "already holds these decisions");
   refused("--set moe.replay=" + recipe(), 65, "moe.replay = " + recipe() + ": line 1, column 1, is not a router trace");
-  refused("--set moe.replay=" + out("absent"), 65, "absent");
+  refused("--set moe.replay=" + out("absent"), 65,
+          "moe.replay = " + out("absent") + ": there is no such file; `megalith");
+  refused("--set moe.replay=/tmp", 65, "moe.replay = /tmp: is a folder, and must be a file");
   ASSERT_EQ(run_shell("printf '\\011' | dd of=" + trace() + " bs=1 conv=notrunc seek=$(($(stat -c %s " + trace() +
                       ") - 2)) status=none")
                 .code,

@@ -275,11 +275,11 @@ TEST(GraphsReport, OfExpertsPrintsWhatCanBeCapturedAndWhyTheRestIsEager) {
 
 Graphs of a rank and launches a step
 rank  stage  layers  slots  in flight  per microbatch  per slot  launches  iteration  launches
-   0      0       4      2          2              32        16        32          -         -
-   1      0       4      2          2              32        16        32          -         -
-   2      1       4      1          1              32         8        32          -         -
-   3      1       4      1          1              32         8        32          -         -
-Iteration: none: the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1; between ranks of one host moe.dispatcher = peer needs no such numbers; moe.capacity = pad makes the sizes constants. With graphs of layers, evaluation runs eagerly.
+   0      0       4      2          2              32        16        32        1+0         1
+   1      0       4      2          2              32        16        32        1+0         1
+   2      1       4      1          1              32         8        32        1+0         1
+   3      1       4      1          1              32         8        32        1+0         1
+Iteration: training + evaluation. With graphs of layers, evaluation runs eagerly.
 
 layers  stays eager                 why
 2, 5    experts after sorting rows  the host reads how many rows go between the ranks of parallel.ep = 2, parallel.etp = 1; between ranks of one host moe.dispatcher = peer needs no such numbers; moe.capacity = pad makes the sizes constants
@@ -350,6 +350,25 @@ TEST(GraphsReport, EvaluationsOfPaddedExpertsAreEagerWhereRowsCross) {
   EXPECT_EQ(count(graphs_report(plan_with_experts(settings), GraphsFormat::text),
                   "Iteration: training; evaluation, which drops and pads nothing, is eager: " + why),
             1);
+}
+
+TEST(GraphsReport, IterationIsThatOfTheModeWhateverTheModeOfTheRecipe) {
+  const auto report = [](std::vector<std::string> settings) {
+    settings.insert(settings.end(), {"parallel.ep=2", "parallel.ranks=2"});
+    return json::parse(graphs_report(plan_with_experts(std::move(settings)), GraphsFormat::json));
+  };
+  const json wanted = report({"graphs.mode=iteration"});
+  EXPECT_EQ(wanted.at("no_iteration"), "");
+  for (const std::vector<std::string>& mode :
+       std::vector<std::vector<std::string>>{{"graphs.mode=none"}, {"graphs.mode=layers", "graphs.scopes=attn"}}) {
+    const json got = report(mode);
+    EXPECT_EQ(got.at("no_iteration"), "");
+    EXPECT_EQ(got.at("ranks").at(0).at("iteration"), wanted.at("ranks").at(0).at("iteration")) << mode.front();
+  }
+  const json sent = report({"moe.dispatcher=all_to_all"});
+  EXPECT_EQ(sent.at("ranks").at(0).at("iteration"), json());
+  EXPECT_NE(sent.at("no_iteration").get<std::string>().find("moe.dispatcher = peer needs no such numbers"),
+            std::string::npos);
 }
 
 TEST(GraphsReport, ScopesOfExpertsThatBreakARuleAreRefusedInEveryMode) {
