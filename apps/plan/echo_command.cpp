@@ -9,6 +9,7 @@
 #include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/io/fs.h"
+#include "megalith/report/echo_counts_file.h"
 #include "megalith/report/echo_trace_report.h"
 
 #include "apps/program/command.h"
@@ -96,26 +97,28 @@ void check_options(const EchoOptions& o) {
     problems.require(experts % ranks == 0, "--experts", experts, str("must be a multiple of --ep = ", ranks));
     problems.require(o.top_k.value_or(kDefaultTopK) <= experts, "--top-k", o.top_k.value_or(kDefaultTopK),
                      str("must be at most --experts = ", experts));
-    constexpr Index kMaxPairs = Index{1} << 31, kMaxLogits = Index{1} << 30;  // some 10 s
+    constexpr Index kMaxPairs = Index{1} << 31, kMaxLogits = Index{1} << 27;  // some 10 s
     const Index tokens = o.tokens.value_or(kDefaultTokens), all = ranks * tokens;
     problems.require(all * o.top_k.value_or(kDefaultTopK) < kMaxPairs && all * experts <= kMaxLogits, "--tokens",
                      tokens,
-                     str("--ep * --tokens * --top-k must be below 2^31, and --ep * --tokens * --experts at most 2^30; "
+                     str("--ep * --tokens * --top-k must be below 2^31, and --ep * --tokens * --experts at most 2^27; "
                          "use fewer tokens"));
   }
   problems.throw_if_any("echo");
 }
 
-/// The settings of an entry of vectors, or of a run, with what was given instead.
-EchoSettings settings_of(const EchoOptions& o, const std::optional<EchoSettings>& of_file, Index experts) {
-  EchoSettings settings = of_file.value_or(EchoSettings{.slots = std::min(kDefaultSlots, experts)});
-  if (!of_file) settings.min_pairs = kDefaultMinPairs;
-  if (o.slots) settings.slots = *o.slots;
+/// What was given, else what the file has, else the defaults of a run.
+EchoSettings settings_of(const EchoOptions& o, const EchoFile::Asked& of_file, Index ranks, Index experts) {
+  EchoSettings settings{.slots = o.slots.value_or(of_file.slots.value_or(std::min(kDefaultSlots, experts))),
+                        .balance = of_file.balance.value_or(ops::EchoBalance::greedy)};
   if (o.balance) settings.balance = *o.balance == "exact" ? ops::EchoBalance::exact : ops::EchoBalance::greedy;
+  settings.min_pairs = of_file.min_pairs.value_or(kDefaultMinPairs);
   if (settings.balance == ops::EchoBalance::exact) settings.min_pairs = 0;
   if (o.min_pairs) settings.min_pairs = *o.min_pairs;
   if (settings.slots > experts)
     throw ConfigError(str("--slots = ", settings.slots, ": must be at most the number of experts, ", experts));
+  if (const std::string rule = why_too_many_columns(ranks, experts, settings.slots); !rule.empty())
+    throw ConfigError(str("--slots = ", settings.slots, ": ", rule));
   if (settings.balance == ops::EchoBalance::exact && settings.min_pairs != 0)
     throw ConfigError(str("--min-pairs = ", settings.min_pairs, ": must be 0 with balance = exact"));
   return settings;
@@ -137,8 +140,8 @@ EchoStage stage_of(const EchoOptions& o) {
   return EchoStage::all;
 }
 
-std::string one_plan(const EchoOptions& o, const EchoCounts& counts, const std::optional<EchoSettings>& of_file) {
-  const EchoSettings settings = settings_of(o, of_file, counts.experts);
+std::string one_plan(const EchoOptions& o, const EchoCounts& counts, const EchoFile::Asked& of_file = {}) {
+  const EchoSettings settings = settings_of(o, of_file, counts.ranks, counts.experts);
   return echo_report(run_echo(counts, settings), format_of(o), stage_of(o), o.costs());
 }
 
@@ -156,9 +159,9 @@ std::string trace_report(const EchoOptions& o) {
   problems.require(microbatch < trace.microbatches(), "--microbatch", microbatch,
                    str("must be below ", trace.microbatches(), ", as a step has"));
   problems.throw_if_any("echo");
-  if (o.is_one_plan()) return one_plan(o, trace.counts(*o.step, trace.moe_layer(*o.layer), microbatch), std::nullopt);
+  if (o.is_one_plan()) return one_plan(o, trace.counts(*o.step, trace.moe_layer(*o.layer), microbatch));
   return echo_trace_report(trace, {.file = o.trace,
-                                   .settings = settings_of(o, std::nullopt, trace.shape().experts),
+                                   .settings = settings_of(o, {}, trace.ranks(), trace.shape().experts),
                                    .costs = o.costs(),
                                    .step = o.step.value_or(0),
                                    .layer = o.layer.value_or(-1),
@@ -172,12 +175,11 @@ std::string echo_output(const EchoOptions& o) {
     const io::MappedFile map = io::posix_fs()->map(o.counts);
     const EchoFile file =
         read_echo_counts(map.text(), o.counts, {.ranks = o.ranks.value_or(0), .experts = o.experts.value_or(0)});
-    return one_plan(o, file.counts, file.settings);
+    return one_plan(o, file.counts, file.asked);
   }
   const SkewedRouter router{
       .skew = *o.zipf, .tokens = o.tokens.value_or(kDefaultTokens), .top_k = o.top_k.value_or(kDefaultTopK)};
-  return one_plan(o, skewed_counts(router, o.ranks.value_or(kDefaultRanks), o.experts.value_or(kDefaultExperts)),
-                  std::nullopt);
+  return one_plan(o, skewed_counts(router, o.ranks.value_or(kDefaultRanks), o.experts.value_or(kDefaultExperts)));
 }
 
 constexpr const char* kEchoFooter =

@@ -1,5 +1,6 @@
 #include "megalith/io/json_reader.h"
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 #include <unordered_set>
@@ -95,7 +96,7 @@ class BoundedText {
  private:
   [[noreturn]] void fail(JsonProblem problem, std::string_view rule) const {
     throw JsonError(problem, str("[", source_.name, "] ", source_.part, source_.part.empty() ? "" : ", ", "line ",
-                                 place_.line, ", column ", place_.column, ", ", rule));
+                                 place_.line, ", column ", std::max<std::size_t>(1, place_.column), ", ", rule));
   }
 
   std::string_view text_;
@@ -112,7 +113,7 @@ class Events final : public nlohmann::json_sax<json> {
 
   bool null() override { return other("null"); }
   bool boolean(bool value) override { return other(value ? "true" : "false"); }
-  bool number_integer(number_integer_t value) override { return other(std::to_string(value)); }
+  bool number_integer(number_integer_t value) override { return other(value == 0 ? "-0" : std::to_string(value)); }
   bool number_float(number_float_t /*value*/, const string_t& shown) override { return other(shown); }
   bool binary(binary_t& /*value*/) override { return other("binary"); }
   bool number_unsigned(number_unsigned_t value) override {

@@ -1,5 +1,7 @@
 #include "megalith/report/echo_counts_file.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -7,13 +9,46 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/base/text.h"
 #include "megalith/io/json_reader.h"
 #include "megalith/io/reader.h"
+#include "megalith/ops/group_rows.h"
 
 namespace megalith::apps {
 namespace {
 
 constexpr std::uint64_t kMostPairs = std::numeric_limits<std::int32_t>::max();
+
+/// Numbers of an entry's input, and the most that each can be.
+constexpr std::array<std::pair<std::string_view, std::uint64_t>, 4> kSettings = {
+    {{"ranks", ops::kMaxEchoRanks},
+     {"experts", ops::kMaxEchoExperts},
+     {"slots_per_rank", ops::kMaxEchoSlots},
+     {"min_pairs", kMostPairs}}};
+constexpr std::string_view kInputKeys[] = {"ranks", "experts", "slots_per_rank", "min_pairs", "balance", "count"};
+
+/// Where a value begins whose last byte is text[at]; of a number the byte after it may have been read, too.
+std::size_t begin_of_value(std::string_view text, std::size_t at, std::string_view shown) {
+  if (shown.starts_with('"')) {
+    const auto is_escaped = [&](std::size_t quote) {
+      std::size_t first = quote;
+      while (first > 0 && text[first - 1] == '\\') --first;
+      return (quote - first) % 2 == 1;
+    };
+    do --at;
+    while (at > 0 && (text[at] != '"' || is_escaped(at)));
+    return at;
+  }
+  const bool is_number = !shown.empty() && shown.find_first_not_of("-+.eE0123456789") == std::string_view::npos;
+  const bool is_word = shown == "true" || shown == "false" || shown == "null";
+  if (!is_number && !is_word) return at;
+  const auto is_in = [&](char c) {
+    return std::string_view(is_number ? "-+.eE0123456789" : "aeflnrstu").find(c) != std::string_view::npos;
+  };
+  if (!is_in(text[at]) && at > 0) --at;
+  while (at > 0 && is_in(text[at - 1])) --at;
+  return at;
+}
 
 /// Keeps what matters of the file, and the place of each.
 class CountsVisitor final : public io::JsonVisitor {
@@ -23,6 +58,7 @@ class CountsVisitor final : public io::JsonVisitor {
 
   void start_object() override {
     require_no_count("an object");
+    refuse_op("an object");
     refuse_setting("an object");
     if (open_.empty()) matrix_ = "$.input.count";
     open_.push_back({value_path(), Container::object});
@@ -31,6 +67,7 @@ class CountsVisitor final : public io::JsonVisitor {
   void start_array() override {
     const std::string path = value_path();
     if (path == matrix_ + "[][]") require_no_count("an array");
+    refuse_op("an array");
     refuse_setting("an array");
     if (path == matrix_ + "[]") row_ = 0;
     if (path == matrix_) has_matrix_ = true;
@@ -42,33 +79,45 @@ class CountsVisitor final : public io::JsonVisitor {
     if (path == matrix_ + "[]") end_row();
     if (path == matrix_) end_ = place;
   }
-  void key(std::string& name) override { open_.back().key = name; }
+  void key(std::string& name) override {
+    open_.back().key = name;
+    if (open_.back().path != "$.input" || std::ranges::find(kInputKeys, name) != std::end(kInputKeys)) return;
+    const std::string_view near = nearest(name, kInputKeys);
+    std::string all;
+    for (const std::string_view known : kInputKeys) all += str(all.empty() ? "" : ", ", known);
+    fail(begin_of("\""), str("input.", io::printable(name), ": no such key",
+                             near.empty() ? "" : str("; did you mean ", near, "?"), " (there are ", all, ")"));
+  }
   void count(std::uint64_t value) override {
-    const std::string path = value_path();
+    const std::string path = value_path(), shown = std::to_string(value);
     if (path == matrix_ + "[][]") {
-      if (value > kMostPairs) fail(begin_of(std::to_string(value)), str("count = ", value, ": must be below 2^31"));
+      if (value > kMostPairs) fail(begin_of(shown), str("count = ", value, ": must be below 2^31"));
       result_.counts.counts.push_back(static_cast<std::int32_t>(value));
       sum_ += value;
       ++row_;
       return;
     }
-    require_no_count(std::to_string(value));
+    require_no_count(shown);
+    refuse_op(shown);
     if (!path.starts_with(kInput)) return;
     const std::string name = path.substr(kInput.size());
-    if (name == kBalance) refuse_setting(std::to_string(value));
-    if (name == "slots_per_rank" && value > ops::kMaxEchoSlots)
-      fail(begin_of(std::to_string(value)), str("slots_per_rank = ", value, ": must be at most ", ops::kMaxEchoSlots));
-    numbers_[name] = {static_cast<Index>(std::min(value, kMostPairs)), begin_of(std::to_string(value))};
+    if (name == kBalance) refuse_setting(shown);
+    for (const auto& [known, most] : kSettings) {
+      if (name == known && value > most) fail(begin_of(shown), str(name, " = ", value, ": must be at most ", most));
+    }
+    numbers_[name] = {static_cast<Index>(std::min(value, kMostPairs)), begin_of(shown)};
   }
   void text(std::string& value) override {
     const std::string shown = '"' + io::printable(value) + '"';
     require_no_count(shown);
+    if (value != "plan") refuse_op(shown);
     if (value != "greedy" && value != "exact") return refuse_setting(shown);
     if (value_path() != std::string(kInput) + kBalance) return refuse_setting(shown);
-    balance_ = value == "exact" ? ops::EchoBalance::exact : ops::EchoBalance::greedy;
+    result_.asked.balance = value == "exact" ? ops::EchoBalance::exact : ops::EchoBalance::greedy;
   }
   void other(std::string_view shown) override {
     require_no_count(shown);
+    refuse_op(shown);
     refuse_setting(shown);
   }
 
@@ -80,7 +129,7 @@ class CountsVisitor final : public io::JsonVisitor {
     if (rows_ == 0) fail(end_, "there are no counts: must be an array for each of R ranks");
     counts.ranks = rows_;
     counts.experts = experts_;
-    const Index ranks = number_or("ranks", grid_.ranks), experts = number_or("experts", grid_.experts);
+    const Index ranks = setting("ranks").value_or(grid_.ranks), experts = setting("experts").value_or(grid_.experts);
     for (const auto& [want_ranks, want_experts, who] :
          {std::tuple(ranks, experts, matrix_ == "$" ? "--ep and --experts" : "input"),
           std::tuple(grid_.ranks, grid_.experts, "--ep and --experts")}) {
@@ -90,16 +139,18 @@ class CountsVisitor final : public io::JsonVisitor {
     }
     require_echo_grid(rows_, experts_, where);
     if (sum_ > kMostPairs) fail(end_, str("sum of counts = ", sum_, ": must be below 2^31"));
-    if (const Index slots = number_or("slots_per_rank", 0); slots > experts_)
-      fail(numbers_.at("slots_per_rank").place,
-           str("slots_per_rank = ", slots, ": must be at most the number of experts, ", experts_));
-    if (matrix_ != "$") {
-      result_.settings = EchoSettings{
-          .slots = number_or("slots_per_rank", 0), .balance = balance_, .min_pairs = number_or("min_pairs", 0)};
-      if (balance_ == ops::EchoBalance::exact && result_.settings->min_pairs != 0)
-        fail(numbers_.at("min_pairs").place,
-             str("min_pairs = ", result_.settings->min_pairs, ": must be 0 with balance = \"exact\""));
+    if (const auto slots = setting("slots_per_rank")) {
+      const io::JsonPlace& place_of = numbers_.at("slots_per_rank").place;
+      if (*slots > experts_)
+        fail(place_of, str("slots_per_rank = ", *slots, ": must be at most the number of experts, ", experts_));
+      if (const std::string rule = why_too_many_columns(rows_, experts_, *slots); !rule.empty())
+        fail(place_of, str("slots_per_rank = ", *slots, ": ", rule));
     }
+    result_.asked.slots = setting("slots_per_rank");
+    result_.asked.min_pairs = setting("min_pairs");
+    if (result_.asked.balance == ops::EchoBalance::exact && result_.asked.min_pairs.value_or(0) != 0)
+      fail(numbers_.at("min_pairs").place,
+           str("min_pairs = ", *result_.asked.min_pairs, ": must be 0 with balance = \"exact\""));
     return std::move(result_);
   }
 
@@ -123,17 +174,19 @@ class CountsVisitor final : public io::JsonVisitor {
     const Open& in = open_.back();
     return in.container == Container::array ? in.path + "[]" : in.path + '.' + in.key;
   }
-  /// Where a number begins that was read last. Its reader has read the character after it, too. Of anything else: where
-  /// it ends.
+  /// Where the value begins that was read last.
   io::JsonPlace begin_of(std::string_view shown) const {
-    if (shown.find_first_not_of("-+.eE0123456789") != std::string_view::npos) return place;
-    if (place.column > shown.size()) return {place.line, place.column - shown.size()};
-    std::size_t begin = 0;  // of the line before, whose end the number is
-    for (std::size_t line = 2; line < place.line; ++line) begin = text_.find('\n', begin) + 1;
-    return {place.line - 1, text_.find('\n', begin) - begin - shown.size() + 1};
+    std::size_t line_begin = 0;
+    for (std::size_t line = 1; line < place.line; ++line) line_begin = text_.find('\n', line_begin) + 1;
+    const std::size_t read = line_begin + place.column;  // bytes
+    const std::size_t begin = read == 0 ? 0 : begin_of_value(text_, read - 1, shown);
+    const std::string_view before = text_.substr(0, begin);
+    const std::size_t last_end = before.rfind('\n');
+    return {1 + static_cast<std::size_t>(std::ranges::count(before, '\n')),
+            last_end == std::string_view::npos ? begin + 1 : begin - last_end};
   }
   std::string at(const io::JsonPlace& place_of) const {
-    return str("[", file_, "] line ", place_of.line, ", column ", place_of.column, ", ");
+    return str("[", file_, "] line ", place_of.line, ", column ", std::max<std::size_t>(1, place_of.column), ", ");
   }
   [[noreturn]] void fail(const io::JsonPlace& place_of, const std::string& rule) const {
     throw InputError(at(place_of) + rule);
@@ -142,16 +195,25 @@ class CountsVisitor final : public io::JsonVisitor {
   void require_no_count(std::string_view shown) const {
     const std::string path = value_path();
     if (path == matrix_ + "[][]")
-      fail(begin_of(shown), str("count = ", shown, ": must be a whole number from 0 to 2147483647"));
+      fail(begin_of(shown),
+           str("count = ", shown, ": must be a whole number from 0 to ", kMostPairs, without_sign(shown)));
     if (path == matrix_ + "[]") fail(begin_of(shown), str("row = ", shown, ": must be an array of counts"));
-    if (path == matrix_ && path != "$") fail(place, str("count = ", shown, ": must be R arrays of E numbers"));
+    if (path == matrix_ && path != "$")
+      fail(begin_of(shown), str("count = ", shown, ": must be R arrays of E numbers"));
+  }
+  static const char* without_sign(std::string_view shown) { return shown == "-0" ? ", without a sign: write 0" : ""; }
+  void refuse_op(std::string_view shown) const {
+    if (value_path() == "$.op")
+      fail(begin_of(shown), str("op = ", shown,
+                                ": must be \"plan\", whose input has the counts; entries of other ops "
+                                "are no plans"));
   }
   /// A value of another kind must not lie where a setting of the input belongs.
   void refuse_setting(std::string_view shown) const {
     const std::string path = value_path();
-    for (const char* const name : {"ranks", "experts", "slots_per_rank", "min_pairs"}) {
-      if (path == std::string(kInput) + name)
-        fail(begin_of(shown), str(name, " = ", shown, ": must be a whole number from 0 on"));
+    for (const auto& [name, most] : kSettings) {
+      if (path == str(kInput, name))
+        fail(begin_of(shown), str(name, " = ", shown, ": must be a whole number from 0 on", without_sign(shown)));
     }
     if (path == std::string(kInput) + kBalance)
       fail(begin_of(shown), str(kBalance, " = ", shown, ": must be \"greedy\" or \"exact\""));
@@ -162,9 +224,9 @@ class CountsVisitor final : public io::JsonVisitor {
     experts_ = row_;
     ++rows_;
   }
-  Index number_or(const std::string& name, Index other) const {
+  std::optional<Index> setting(const std::string& name) const {
     const auto found = numbers_.find(name);
-    return found == numbers_.end() ? other : found->second.value;
+    return found == numbers_.end() ? std::nullopt : std::optional(found->second.value);
   }
 
   std::string_view text_;
@@ -172,7 +234,6 @@ class CountsVisitor final : public io::JsonVisitor {
   EchoGrid grid_;
   std::vector<Open> open_;
   std::map<std::string, Number> numbers_;
-  ops::EchoBalance balance_ = ops::EchoBalance::greedy;
   bool has_matrix_ = false;
   Index rows_ = 0, experts_ = 0, row_ = 0;
   std::uint64_t sum_ = 0;
@@ -186,6 +247,13 @@ EchoFile read_echo_counts(std::string_view text, std::string_view file, const Ec
   CountsVisitor visitor(text, file, grid);
   io::visit_json(text, {.name = file}, visitor);
   return visitor.result();
+}
+
+std::string why_too_many_columns(Index ranks, Index experts, Index slots) {
+  if (ranks == 1 || experts + ranks * slots <= ops::kMaxGroups) return "";
+  const Index most = std::max<Index>(0, (ops::kMaxGroups - experts) / ranks);
+  return str("times ", ranks, " ranks, plus ", experts, " experts, must be at most ", ops::kMaxGroups, "; use at most ",
+             most, most == 0 ? ", or fewer experts" : "");
 }
 
 void require_echo_grid(Index ranks, Index experts, const std::string& where) {

@@ -33,6 +33,9 @@ bool is_possible(const Header& header) {
          header.first_step <= kMaxStep;
 }
 
+/// Of a byte after the header, whose line is the first. What follows is no text, and has no columns.
+std::string place_of(std::size_t offset) { return str("line 2, byte ", offset + 1, " of the file, "); }
+
 /// Nothing for a file of another kind.
 std::optional<Header> parse_header(std::string_view text) {
   constexpr std::size_t kLongest = 1 << 17;  // a letter for each layer, of which a model has at most 65,535
@@ -93,7 +96,7 @@ RouterTraceFile::RouterTraceFile(io::Fs& fs, const std::string& file, std::strin
   first_step_ = header->first_step;
   const auto step_bytes = static_cast<std::size_t>(shape_.step_values()) * sizeof(std::uint16_t);
   if (const std::size_t rest = (text.size() - begin_) % step_bytes; rest != 0)
-    throw InputError(str(where_, "is cut: ", rest, " of the ", step_bytes,
+    throw InputError(str(where_, place_of(text.size() - rest), "is cut: ", rest, " of the ", step_bytes,
                          " bytes of a step are after its last whole step; copy it again"));
   steps_ = static_cast<Index>((text.size() - begin_) / step_bytes);
 }
@@ -103,6 +106,10 @@ void RouterTraceFile::read(const nn::RoutedTokens& tokens, std::span<std::int32_
   const std::byte* from = map_.bytes().data() + begin_ + (step + shape_.first_value(tokens)) * sizeof(std::uint16_t);
   const auto top_k = static_cast<std::size_t>(shape_.top_k);
   const auto number = [](std::int32_t expert) { return expert < 0 ? ~expert : expert; };
+  // Of the number that was read last.
+  const auto here = [&] {
+    return place_of(static_cast<std::size_t>(from - map_.bytes().data()) - sizeof(std::uint16_t));
+  };
   for (std::size_t i = 0; i < experts.size(); ++i) {
     std::int32_t& expert = experts[i];
     std::uint16_t value = 0;
@@ -110,12 +117,12 @@ void RouterTraceFile::read(const nn::RoutedTokens& tokens, std::span<std::int32_
     from += sizeof value;
     const std::int32_t named = value % kDroppedPair;
     if (named >= shape_.experts)
-      throw InputError(str(where_, "step ", tokens.step + 1, ", MoE layer ", tokens.moe_layer, " names expert ", named,
-                           ": must be below moe.num_experts = ", shape_.experts));
+      throw InputError(str(where_, here(), "step ", tokens.step + 1, ", MoE layer ", tokens.moe_layer, " names expert ",
+                           named, ": must be below moe.num_experts = ", shape_.experts, ", the experts of line 1"));
     expert = value < kDroppedPair ? named : ~named;
     const std::span<const std::int32_t> before = experts.subspan(i / top_k * top_k, i % top_k);
     if (std::ranges::any_of(before, [&](std::int32_t other) { return number(other) == named; }))
-      throw InputError(str(where_, "step ", tokens.step + 1, ", MoE layer ", tokens.moe_layer, ", token ",
+      throw InputError(str(where_, here(), "step ", tokens.step + 1, ", MoE layer ", tokens.moe_layer, ", token ",
                            tokens.first + static_cast<Index>(i / top_k), " of the batch names expert ", named,
                            " twice: the experts of a token must be distinct"));
   }

@@ -63,6 +63,11 @@ TEST_F(EchoCommand, PlansCountsOfAFile) {
   EXPECT_THAT(text.out, HasSubstr("stay home: 7 pairs, in parts below min_pairs = 1024"));
   const Finished stage = echo("--counts " + out("counts.json") + " --stage shares --balance exact");
   EXPECT_THAT(stage.out, HasSubstr("   3       0      7     3+1       3\n")) << stage.out << stage.err;
+  write("entry.json", R"({"op": "plan", "input": {"count": [[5, 4, 2, 1], [6, 4, 1, 1]]}})");
+  EXPECT_THAT(echo("--counts " + out("entry.json")).out, HasSubstr("3 slots a rank; balance greedy, min_pairs 1024\n"))
+      << "the command's, as of plain arrays";
+  EXPECT_THAT(echo("--counts " + out("entry.json") + " --slots 1 --min-pairs 5").out,
+              HasSubstr("1 slots a rank; balance greedy, min_pairs 5\n"));
   EXPECT_THAT(echo("--counts " + out("counts.json") + " --format svg --min-pairs 0").out, HasSubstr("<svg"));
 }
 
@@ -120,13 +125,23 @@ TEST_F(EchoCommand, RefusesWhatDoesNotFit) {
   write("cut",
         "megalith router trace 2: layers 1 experts 4 top_k 1 tokens 16 seq_len 16 pattern m capacity none "
         "first_step 0\n123");
+  std::string pairs(32, '\0');
+  pairs[4] = 9;
+  write("wrong",
+        "megalith router trace 2: layers 1 experts 4 top_k 1 tokens 16 seq_len 16 pattern m capacity none "
+        "first_step 0\n" +
+            pairs);
   const std::map<std::string, std::pair<int, std::string>> refused = {
       {"--counts " + out("counts.json"), {65, "line 2, column 6, count = -4: must be a whole number"}},
       {"--counts " + out("absent"), {65, "absent"}},
       {"--counts " + out("good.json") + " --ep 2", {65, "line 1, column 14, counts are 1 x 4: must be 2 x 4"}},
       {"--counts " + out("good.json") + " --slots 5", {64, "--slots = 5: must be at most the number of experts, 4"}},
       {"--router-trace " + out("good.json") + " --ep 1", {65, "line 1, column 1, is not a router trace"}},
-      {"--router-trace " + out("cut") + " --ep 1", {65, "is cut: 3 of the 32 bytes"}},
+      {"--router-trace " + out("cut") + " --ep 1", {65, ": line 2, byte 111 of the file, is cut: 3 of the 32 bytes"}},
+      {"--router-trace " + out("wrong") + " --ep 1 --step 1 --layer 0",
+       {65, ": line 2, byte 115 of the file, step 1, MoE layer 0 names expert 9: must be below"}},
+      {"--zipf 1 --experts 1024", {64, "--slots = 3: times 4 ranks, plus 1024 experts, must be at most 1024; use"}},
+      {"--zipf 0.5 --ep 16 --experts 64 --tokens 1048576", {64, "--ep * --tokens * --experts at most 2^27"}},
       {"--router-trace " + trace() + " --ep 3",
        {65, "line 1, column 35, experts = 8: must be a multiple of the 3 ranks"}},
       {"--router-trace " + trace() + " --ep 2 --experts 4", {65, "line 1, column 35, experts = 8: must be 4, by"}},

@@ -123,7 +123,8 @@ TEST_F(RouterTrace, RefusesWhatDoesNotFit) {
                 .code,
             0);
   refused(replay(), 65,
-          "moe.replay = " + trace() + ": step 3, MoE layer 3 names expert 9: must be below moe.num_experts = 4");
+          "of the file, step 3, MoE layer 3 names expert 9: must be below moe.num_experts = 4, the experts of line 1");
+  refused(replay(), 65, "moe.replay = " + trace() + ": line 2, byte ");
   // The last token's second expert becomes its first.
   ASSERT_EQ(run_shell("dd if=" + trace() + " of=" + trace() + " bs=1 conv=notrunc count=2 skip=$(($(stat -c %s " +
                       trace() + ") - 4)) seek=$(($(stat -c %s " + trace() + ") - 2)) status=none")

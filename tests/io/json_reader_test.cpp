@@ -91,7 +91,7 @@ TEST(JsonReader, RefusesNestingDeeperThan64) {
 
 TEST(JsonReader, SaysWhereATextIsNotJson) {
   EXPECT_THAT(error(""),
-              StartsWith("[f] line 1, column 0, not valid JSON: syntax error while parsing value - unexpected end"));
+              StartsWith("[f] line 1, column 1, not valid JSON: syntax error while parsing value - unexpected end"));
   EXPECT_THAT(error("{\"a\": nul}"),
               StartsWith("[f] line 1, column 10, not valid JSON: syntax error while parsing value"));
   EXPECT_EQ(error("[1e999]"), "[f] line 1, column 7, not valid JSON: number overflow parsing '1e999'");

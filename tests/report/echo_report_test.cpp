@@ -19,6 +19,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 json echo_vectors() {
   std::ifstream file(MEGALITH_TEST_DATA "/echo/echo.json");
@@ -34,7 +35,9 @@ json echo_vector(const std::string& id) {
 
 EchoResult planned_counts(const std::string& text) {
   const EchoFile file = read_echo_counts(text, "counts.json", {});
-  return run_echo(file.counts, file.settings.value_or(EchoSettings{.slots = 1}));
+  return run_echo(file.counts, {.slots = file.asked.slots.value_or(1),
+                                .balance = file.asked.balance.value_or(ops::EchoBalance::greedy),
+                                .min_pairs = file.asked.min_pairs.value_or(0)});
 }
 
 std::string stage_text(const EchoResult& plan, EchoStage stage, const EchoCosts& costs = {}) {
@@ -183,7 +186,7 @@ TEST(EchoReport, CountsThatCannotBeUsedAreNamedWithTheirPlace) {
   EXPECT_EQ(counts_refusal("[[1, 2],\n [3, 2147483648]]"),
             "[f] line 2, column 6, count = 2147483648: must be below 2^31");
   EXPECT_EQ(counts_refusal("[[1, \"2\"]]"),
-            "[f] line 1, column 8, count = \"2\": must be a whole number from 0 to 2147483647");
+            "[f] line 1, column 6, count = \"2\": must be a whole number from 0 to 2147483647");
   EXPECT_EQ(counts_refusal("[[1, [2]]]"),
             "[f] line 1, column 6, count = an array: must be a whole number from 0 to 2147483647");
   EXPECT_EQ(counts_refusal("[1, 2]"), "[f] line 1, column 2, row = 1: must be an array of counts");
@@ -221,6 +224,54 @@ TEST(EchoReport, CountsThatCannotBeUsedAreNamedWithTheirPlace) {
               HasSubstr("balance = \"even\": must be \"greedy\" or \"exact\""));
   EXPECT_THAT(counts_refusal(entry("\"balance\": \"exact\", \"min_pairs\": 5")),
               HasSubstr("min_pairs = 5: must be 0 with balance = \"exact\""));
+}
+
+TEST(EchoReport, AnEntryHasItsOwnKeysAlone) {
+  const auto entry = [](const std::string& more) {
+    return "{\"input\": {\"count\": [[1, 2], [3, 4]],\n" + more + "}}";
+  };
+  EXPECT_EQ(counts_refusal(entry("\"min_pairs\": 99999999999")),
+            "[f] line 2, column 14, min_pairs = 99999999999: must be at most 2147483647");
+  EXPECT_EQ(counts_refusal(entry("\"ranks\": 99999999999")),
+            "[f] line 2, column 10, ranks = 99999999999: must be at most 256");
+  EXPECT_EQ(counts_refusal(entry("\"experts\": 1025")), "[f] line 2, column 12, experts = 1025: must be at most 1024");
+  EXPECT_EQ(counts_refusal(entry("  \"min_pair\": 50")),
+            "[f] line 2, column 3, input.min_pair: no such key; did you mean min_pairs? (there are ranks, experts, "
+            "slots_per_rank, min_pairs, balance, count)");
+  EXPECT_THAT(counts_refusal(entry("\"slots\": 2")), HasSubstr("[f] line 2, column 1, input.slots: no such key"));
+  for (const char* const op : {"\"spill\"", "3", "null", "[]", "{}"})
+    EXPECT_THAT(counts_refusal("{\"op\": " + std::string(op) + ", \"input\": {\"count\": [[1]]}}"),
+                AllOf(StartsWith("[f] line 1, column 8, op = "), HasSubstr(": must be \"plan\"")));
+  EXPECT_EQ(counts_refusal("{\"op\": \"plan\", \"source\": \"greedy\", \"input\": {\"count\": [[1]]}}"), "");
+  const EchoFile file = read_echo_counts(entry("\"balance\": \"greedy\""), "f", {});
+  EXPECT_FALSE(file.asked.slots.has_value()) << "the command's hold";
+  EXPECT_FALSE(file.asked.min_pairs.has_value());
+}
+
+TEST(EchoReport, APlaceIsWhereAValueBegins) {
+  EXPECT_THAT(counts_refusal("[[1, true]]"), StartsWith("[f] line 1, column 6, count = true"));
+  EXPECT_THAT(counts_refusal("[[1, null\n]]"), StartsWith("[f] line 1, column 6, count = null"));
+  EXPECT_THAT(counts_refusal("[[1,false]]"), StartsWith("[f] line 1, column 5, count = false"));
+  EXPECT_THAT(counts_refusal(R"([[1, "a\"b\\"]])"), StartsWith("[f] line 1, column 6, count = "));
+  EXPECT_THAT(counts_refusal("[[1, \"\"]]"), StartsWith("[f] line 1, column 6, count = \"\""));
+  EXPECT_EQ(counts_refusal("[[1, -0]]"),
+            "[f] line 1, column 6, count = -0: must be a whole number from 0 to 2147483647, without a sign: write 0");
+  EXPECT_THAT(counts_refusal("[[1, 1.50e2\n]]"), StartsWith("[f] line 1, column 6, count = 1.50e2"));
+  EXPECT_THAT(counts_refusal("[[1, -7\n]]"), StartsWith("[f] line 1, column 6, count = -7"));
+  EXPECT_THAT(counts_refusal(""), StartsWith("[f] line 1, column 1, "));
+  EXPECT_THAT(counts_refusal("[\n"), StartsWith("[f] line 2, column 1, "));
+}
+
+TEST(EchoReport, SlotsAndExpertsOfAllRanksHaveABound) {
+  EXPECT_EQ(why_too_many_columns(4, 1000, 6), "");
+  EXPECT_EQ(why_too_many_columns(4, 1000, 7), "times 4 ranks, plus 1000 experts, must be at most 1024; use at most 6");
+  EXPECT_EQ(why_too_many_columns(4, 1024, 1),
+            "times 4 ranks, plus 1024 experts, must be at most 1024; use at most 0, or fewer experts");
+  EXPECT_EQ(why_too_many_columns(1, 1024, 8), "") << "one rank makes no clones";
+  std::string counts;
+  for (int i = 0; i < 1022; ++i) counts += i == 0 ? "1" : ",1";
+  EXPECT_THAT(counts_refusal("{\"input\": {\"slots_per_rank\": 2, \"count\": [[" + counts + "],[" + counts + "]]}}"),
+              StartsWith("[f] line 1, column 30, slots_per_rank = 2: times 2 ranks, plus 1022 experts"));
 }
 
 /// The four skews of a benchmark of four ranks with 16 experts each: what ranks compute, and what slots leave of it.

@@ -369,7 +369,7 @@ TEST(BpeVocabulary, RefusesBrokenVocabularies) {
             "literal; expected ':'");
   EXPECT_EQ(error("[1]"), "line 1, JSON value: must be an object, {\"key\": ...}");
   EXPECT_EQ(error(""),
-            "line 1, column 0, not valid JSON: syntax error while parsing value - unexpected end of input; expected "
+            "line 1, column 1, not valid JSON: syntax error while parsing value - unexpected end of input; expected "
             "'[', '{', or a literal");
   std::string deep = "{\"a\": ";
   deep.append(1000000, '[');
