@@ -273,7 +273,7 @@ MoeReport Engine::read_moe(std::byte* totals, Index samples) const {
                tokens = part * program_.rules().divided_by;
   MoeReport report = moe_report(totals_in(totals), model.moe_layers(), tokens, model.moe.has_expert_bias());
   for (ExpertLoad& load : report.layers) {
-    if (load.echo) load.echo->bytes = static_cast<double>(load.echo->clones) * clone_bytes(memory_.plan());
+    if (load.echo) load.echo->bytes = static_cast<double>(load.echo->clones) * clone_bytes(memory_.plan(), load.layer);
   }
   return report;
 }

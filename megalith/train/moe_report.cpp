@@ -6,6 +6,7 @@
 
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/grid/layer_assignment.h"
 
 namespace megalith::train {
 namespace {
@@ -52,6 +53,20 @@ std::optional<EchoLoad> echo_of(const double* totals) {
   return load;
 }
 
+/// Whether a second forward pass of the layer comes before its backward pass.
+bool is_recomputed(const config::RunPlan& plan, Index layer) {
+  const nn::RecomputeConfig& recompute = plan.recompute;
+  if (recompute.mode != nn::RecomputeMode::full) return false;
+  if (recompute.method == nn::RecomputeMethod::uniform) return true;
+  const Index layers = plan.model.num_layers;
+  const auto stages = plan.stage_layers.empty()
+                          ? grid::LayerAssignment::even(layers, plan.grid.pp, plan.chunks)
+                          : grid::LayerAssignment::uneven(layers, plan.grid.pp, plan.chunks, plan.stage_layers);
+  return std::ranges::any_of(stages.stages(), [&](const grid::LayerRange& of) {
+    return of.begin <= layer && layer < of.end && layer - of.begin < recompute.layers;
+  });
+}
+
 std::string json_of(const EchoLoad& load) {
   return str("{\"before\":", exact(load.before), ",\"after\":", exact(load.after), ",\"moved\":", load.moved,
              ",\"clones\":", load.clones, ",\"wanted\":", load.wanted, ",\"dropped\":", load.dropped,
@@ -72,12 +87,14 @@ std::string json_of(const ExpertLoad& load, bool has_bias) {
 
 }  // namespace
 
-double clone_bytes(const config::RunPlan& plan) {
+double clone_bytes(const config::RunPlan& plan, Index layer) {
   const nn::MoeConfig& moe = plan.model.moe;
   const double matrices = plan.model.activation == nn::Activation::swiglu ? 3 : 2;
-  const double weights = matrices * static_cast<double>(plan.model.hidden_size * moe.ffn_hidden_size / plan.grid.etp);
+  // With slices each of them moves, between other ranks.
+  const double weights = matrices * static_cast<double>(plan.model.hidden_size * moe.ffn_hidden_size);
   const Policy policy = plan.train.policy();
-  const double ways = moe.echo.weights == nn::EchoWeights::redispatch ? 2 : 1;
+  const double ways =
+      1 + (moe.echo.weights == nn::EchoWeights::redispatch ? 1 : 0) + (is_recomputed(plan, layer) ? 1 : 0);
   return weights * (ways * static_cast<double>(size_of(policy.compute)) + static_cast<double>(size_of(policy.master)));
 }
 

@@ -17,12 +17,13 @@ struct EchoLoad {
   Index moved = 0, clones = 0;   ///< pairs that clones took over, and clones
   Index dropped = 0;             ///< pairs that were to move and stayed home
   Index wanted = 0;              ///< slots of a rank that would suffice in all plans
-  double bytes = 0;              ///< of clones' weights and gradients, sent between ranks
+  double bytes = 0;              ///< of clones' weights and gradients, as often as they are sent between ranks
   double exposed_us = 0;         ///< for which transfers of clones keep a rank waiting, where that is longest
 };
 
-/// Bytes of a clone's weights and gradients on their ways in a microbatch.
-double clone_bytes(const config::RunPlan& plan);
+/// Bytes of a clone's weights and gradients on their ways in a microbatch, for a layer of the model: weights for each
+/// forward pass (two where it is recomputed) and once more with EchoWeights::redispatch; gradients once.
+double clone_bytes(const config::RunPlan& plan, Index layer);
 
 /// The load of an MoE layer in a step, over the whole global batch.
 struct ExpertLoad {

@@ -1,5 +1,6 @@
 // What a step reports of clones of experts (docs/echo.md).
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -47,7 +48,7 @@ TEST(EchoMetrics, ReportsLoadsBeforeAndAfter) {
       EXPECT_GE(load.echo->wanted, 1);
       EXPECT_LE(load.echo->wanted, 3);
       // Weights and gradients of [2 F, H] and [H, F] in f64.
-      const Index numbers = 3 * 12 / grid.etp * plan.model.hidden_size;
+      const Index numbers = 3 * 12 * plan.model.hidden_size;
       EXPECT_EQ(load.echo->bytes, static_cast<double>(load.echo->clones * numbers * 16));
       EXPECT_GT(load.echo->exposed_us, 0);
     }
@@ -61,6 +62,62 @@ TEST(EchoMetrics, ReportsLoadsBeforeAndAfter) {
     }
     EXPECT_EQ(ranks->before, before);
     EXPECT_EQ(ranks->after, after);
+  }
+}
+
+/// Counts the rows of clones that come to this rank.
+class CountedClones final : public comm::ForwardingChannel {
+ public:
+  using ForwardingChannel::ForwardingChannel;
+  static inline std::atomic<Index> weights = 0, grads = 0;  ///< calls
+  comm::Ticket gather_rows(const comm::Call& call, const comm::GatherRows& args, Stream stream) override {
+    if (name() == "ep") ++weights;
+    return inner().gather_rows(call, args, stream);
+  }
+  comm::Ticket gather_sum_rows(const comm::Call& call, const comm::GatherSumRows& args, Stream stream) override {
+    if (name() == "ep") ++grads;
+    return inner().gather_sum_rows(call, args, stream);
+  }
+};
+
+/// Weights are sent for each forward pass and where backward has them again, gradients once; each in two matrices.
+TEST(EchoMetrics, BytesAreThoseOfAllTransfers) {
+  struct Way {
+    const char* weights;
+    nn::RecomputeConfig recompute;
+    Index times;                   ///< that weights are sent, over the two layers
+    std::pair<Index, Index> each;  ///< of each layer
+  };
+  using enum nn::RecomputeMode;
+  const nn::RecomputeConfig block{.mode = full, .method = nn::RecomputeMethod::block};
+  for (const auto& [weights, recompute, times, each] : {Way{"keep", {}, 2, {1, 1}},
+                                                        {"redispatch", {}, 4, {2, 2}},
+                                                        {"keep", {.mode = full}, 4, {2, 2}},
+                                                        {"redispatch", {.mode = full}, 6, {3, 3}},
+                                                        {"keep", block, 3, {2, 1}}}) {
+    SCOPED_TRACE(str(weights, ", recompute ", static_cast<int>(recompute.mode), ", times ", times));
+    config::RunConfig recipe = echo_config({2, 1, 1, 2, 1}, kSkewed, {.weights = weights}, 1);
+    config::RunPlan plan = config::resolve(recipe);
+    plan.recompute = recompute;
+    ASSERT_EQ(plan.model.num_moe_layers(), 2);
+    CountedClones::weights = CountedClones::grads = 0;
+    train::StepReport report;
+    comm::run_ranks(2, [&](comm::World& world) {
+      comm::WrappedWorld<CountedClones> counted(world);
+      train::Engine engine(counted, plan);
+      engine.allocate();
+      const train::StepReport one = engine.step(support::HashedBatches(plan.model.vocab_size), {}, train::Stop::no);
+      if (world.rank() == 0) report = one;
+    });
+    EXPECT_GT(CountedClones::grads, 0);
+    EXPECT_EQ(2 * CountedClones::weights, times * CountedClones::grads);
+    const auto matrices = static_cast<double>(3 * 12 * plan.model.hidden_size * 8);
+    ASSERT_EQ(report.moe.layers.size(), 2u);
+    const auto expect = [&](const train::ExpertLoad& load, Index sent) {
+      EXPECT_EQ(load.echo->bytes, static_cast<double>(load.echo->clones * (sent + 1)) * matrices);
+    };
+    expect(report.moe.layers[0], each.first);
+    expect(report.moe.layers[1], each.second);
   }
 }
 
