@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megalith/base/error.h"
+#include "megalith/base/log.h"
 #include "megalith/base/problems.h"
 #include "megalith/base/str.h"
 #include "megalith/ops/echo_plan.h"
@@ -294,6 +295,10 @@ void run_moe_bench(const MoeBench& b) {
     }
     if (world.rank() == 0) result = std::move(mine);
   };
+  // Of ECHO alone: others are of a run's steps.
+  for (const std::string& warning : plan.warnings()) {
+    if (launcher.process == 0 && warning.starts_with("moe.echo.")) log::warning(warning);
+  }
   run_job(launcher, {.shape = shape, .body = body});
   if (!result) return;
   if (b.format == "json")

@@ -380,7 +380,7 @@ std::vector<Key> make_keys() {
       {"moe.echo.slots", moe([](auto& c) -> auto& { return c.echo.slots; }), words("`0`"),
        between(0, ops::kMaxEchoSlots), may_change, not_differ,
        "slots of each rank of `parallel.ep` for clones of busy experts, which even out the load ([echo.md](echo.md)); "
-       "0: none",
+       "0: none. With several ranks `moe.num_experts` + `parallel.ep` * `moe.echo.slots` is at most 1024",
        has_experts},
       {"moe.echo.min_pairs", moe([](auto& c) -> auto& { return c.echo.min_pairs; }), words("`1024`; `0` with `exact`"),
        at_least(0), may_change, not_differ,

@@ -173,6 +173,12 @@ void check_budget(const RunPlan& plan, Problems& out) {
                     ", so that a rank has room for one expert that all tokens choose; the least is ", least.text()));
 }
 
+/// "; use moe.echo.slots = 2 or fewer": what fits ops::kMaxGroups.
+std::string fewer_slots(Index experts, Index ep) {
+  const Index most = std::max<Index>(0, (ops::kMaxGroups - experts) / ep);
+  return most > 0 ? str("; use moe.echo.slots = ", most, " or fewer") : "; use moe.echo.slots = 0, or fewer experts";
+}
+
 void check_echo(const RunPlan& plan, Problems& out) {
   const nn::MoeConfig& moe = plan.model.moe;
   const nn::EchoConfig& echo = moe.echo;
@@ -185,7 +191,7 @@ void check_echo(const RunPlan& plan, Problems& out) {
   out.require(plan.grid.ep == 1 || moe.num_experts + plan.grid.ep * echo.slots <= ops::kMaxGroups, "moe.echo.slots",
               echo.slots,
               str("times parallel.ep = ", plan.grid.ep, ", plus moe.num_experts = ", moe.num_experts,
-                  ", must be at most ", ops::kMaxGroups));
+                  ", must be at most ", ops::kMaxGroups, fewer_slots(moe.num_experts, plan.grid.ep)));
   out.require(!moe.has_capacity(), "moe.echo.slots", echo.slots,
               str("is for experts that take all rows, and moe.capacity = ",
                   name_of_enum(nn::kExpertCapacityNames, moe.capacity), ": use moe.capacity = none, or slots = 0"));

@@ -184,7 +184,10 @@ class RecipeReader {
       if (!assign(*row, row->members.asked(config_), node, problems_)) config_.mistyped.push_back(row->name);
       return;
     }
-    problems_.add(key, as_text(node), no_such_key(key));
+    const auto in_table = std::ranges::find_if(keys(), [&](const Key& row) { return row.name.starts_with(key + "."); });
+    problems_.add(
+        key, as_text(node),
+        in_table == keys().end() ? no_such_key(key) : str("is a table: set its keys, such as ", in_table->name));
   }
 
   RunConfig& config_;

@@ -227,7 +227,9 @@ TEST_F(BenchOfExperts, LoadsOfATraceAreThoseOfItsFirstLayer) {
       .seekp(static_cast<std::streamoff>(line.size()) + 1)
       .write("\x09", 2);
   expect_refused(command + " --tokens 50",
-                 str("--load = trace:", trace, ": step 1, MoE layer 0 names expert 9: must be below"), 65);
+                 str("--load = trace:", trace, ": line 2, byte ", line.size() + 2,
+                     " of the file, step 1, MoE layer 0 names expert 9: must be below"),
+                 65);
 }
 
 void expect_parts(const nlohmann::json& pass, bool several_ranks, const std::vector<std::string>& that_communicate) {
@@ -323,6 +325,10 @@ TEST_F(BenchOfExperts, MoeReportsPairsWithoutRoom) {
 
 TEST_F(BenchOfExperts, MoePrintsATable) {
   const Finished got = run_shell("megalith bench moe --ep 2 --tokens 8 --hidden 16 --ffn 8 --steps 2 --load rank");
+  EXPECT_THAT(got.err, Not(HasSubstr("moe.echo.slots")));
+  const Finished alone = run_shell("megalith bench moe --ep 1 --echo 3 --tokens 8 --hidden 16 --ffn 8 --steps 2");
+  EXPECT_EQ(alone.code, 0) << alone.err;
+  EXPECT_THAT(alone.err, HasSubstr("moe.echo.slots = 3: does nothing with parallel.ep = 1")) << "there are no clones";
   ASSERT_EQ(got.code, 0) << got.err;
   EXPECT_THAT(got.out, ::testing::MatchesRegex(
                            "2 ranks with 8 tokens each, hidden 16, 8 experts of 8, top-2, fp32, median of 2 steps\n"

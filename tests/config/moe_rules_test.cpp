@@ -114,6 +114,12 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
       {{"moe.echo.slots=9"}, {"moe.echo.slots = 9: must be at most 8"}},
       {{"moe.echo.slots=8", "moe.num_experts=4", "parallel.ep=2"},
        {"moe.echo.slots = 8: must be at most moe.num_experts = 4"}},
+      {{"moe.echo.slots=8", "moe.num_experts=1016", "parallel.ep=2", "model.hidden_size=1024"},
+       {"moe.echo.slots = 8: times parallel.ep = 2, plus moe.num_experts = 1016, must be at most 1024; use "
+        "moe.echo.slots = 4 or fewer"}},
+      {{"moe.echo.slots=1", "moe.num_experts=1024", "parallel.ep=2", "model.hidden_size=1024"},
+       {"must be at most 1024; use moe.echo.slots = 0, or fewer experts"}},
+      {{"moe.echo=3"}, {"moe.echo = 3: is a table: set its keys, such as moe.echo.slots"}},
       {{"moe.echo.slots=2", "moe.echo.min_pairs=-1"}, {"moe.echo.min_pairs = -1: must not be negative"}},
       {{"moe.echo.slots=2", "moe.echo.min_pairs=8", "moe.echo.balance=exact"},
        {"moe.echo.min_pairs = 8: must be 0 with moe.echo.balance = exact"}},
