@@ -5,6 +5,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/config/plan_rules.h"
+#include "megalith/model/model_config.h"
 #include "megalith/tasks/presets.h"
 
 namespace megalith::config {
@@ -14,6 +15,22 @@ constexpr double kWarmupShare = 0.06;
 
 void unset(const AskedValue& value) {
   std::visit([](auto* place) { place->reset(); }, value);
+}
+
+/// A recipe's keys of [model] with their values, also where a recipe leaves them out.
+RunConfig whole_model(const RunConfig& recipe) {
+  RunPlan plan;
+  model::ModelConfig& m = plan.model;
+  m = model::family_defaults(recipe.model.family.value_or("bert"));
+  for (const Key& key : keys())
+    if (key.name.starts_with("model.") && key.members.put != nullptr) key.members.put(recipe, plan);
+  m.num_kv_heads = m.kv_heads();
+  if (m.num_heads > 0) m.head_dim = m.head_width();
+  m.num_positions = m.has_rope() ? 0 : m.positions();
+  RunConfig whole;
+  for (const Key& key : keys())
+    if (key.name.starts_with("model.") && key.members.get != nullptr) key.members.get(plan, whole);
+  return whole;
 }
 
 /// Reports a key and unsets it, if it is set.
@@ -109,10 +126,12 @@ void check_task(const RunPlan& plan, Problems& out) {
 }
 
 void take_model(const RunConfig& of_init, RunConfig& asked, std::vector<std::string>& refused) {
-  RunConfig theirs = of_init;
+  RunConfig theirs = of_init, whole = whole_model(of_init);
+  whole.data.tokenizer = theirs.data.tokenizer;
   if (asked.model.preset)
     refused.push_back(str("model.preset = ", *asked.model.preset, ": the model is that of task.init; remove it"));
-  if (!theirs.model.num_positions) theirs.model.num_positions = theirs.model.seq_len;
+  const bool rotates = whole.model.position == "rope";  // then no table of positions has a length
+  if (!theirs.model.num_positions && !rotates) theirs.model.num_positions = theirs.model.seq_len;
   if (asked.model.seq_len && theirs.model.num_positions && *asked.model.seq_len > *theirs.model.num_positions) {
     refused.push_back(str("model.seq_len = ", *asked.model.seq_len, ": must be at most ", *theirs.model.num_positions,
                           ", the positions of task.init"));
@@ -121,14 +140,20 @@ void take_model(const RunConfig& of_init, RunConfig& asked, std::vector<std::str
     const bool is_theirs = key.name.starts_with("model.") || key.name == "data.tokenizer";
     if (!is_theirs || key.name == "model.preset" || key.name == "model.padded_vocab_size") continue;
     const AskedValue own = key.members.asked(asked), given = key.members.asked(theirs);
-    if (!is_set(given)) continue;
     if (!is_set(own)) {
-      std::visit([&](auto* place) { *place = *std::get<decltype(place)>(given); }, own);
-    } else if (key.resume.rule == OnResume::must_match && key.name != "model.seq_len" &&
-               value_text(own) != value_text(given)) {
-      refused.push_back(
-          str(key.name, " = ", value_text(own), ": task.init has ", value_text(given), "; remove the key"));
+      if (is_set(given)) std::visit([&](auto* place) { *place = *std::get<decltype(place)>(given); }, own);
+      continue;
     }
+    if (key.resume.rule != OnResume::must_match || key.name == "model.seq_len") continue;
+    const bool is_of_rotations = key.name.starts_with("model.rope_"), is_of_table = key.name == "model.num_positions";
+    if (is_of_rotations ? !rotates : is_of_table && rotates) {
+      refused.push_back(str(key.name, " = ", value_text(own),
+                            ": task.init has model.position = ", *whole.model.position, "; remove the key"));
+      continue;
+    }
+    const std::string has = value_text(key.members.asked(whole));
+    if (is_set(key.members.asked(whole)) && value_text(own) != has)
+      refused.push_back(str(key.name, " = ", value_text(own), ": task.init has ", has, "; remove the key"));
   }
 }
 

@@ -20,7 +20,8 @@ void check_task(const RunPlan& plan, Problems& out);
 
 /// Sets the keys of a fine-tuning recipe's model and tokenizer to those of the model that it begins with. `asked` may
 /// give a smaller model.seq_len, its own dropout and, so that ranks may hold equal shares, padded_vocab_size. Other
-/// keys of [model] that differ are added to `refused`, one line each.
+/// keys of [model] that differ, also from a default that the model's recipe leaves out, are added to `refused`, one
+/// line each.
 void take_model(const RunConfig& of_init, RunConfig& asked, std::vector<std::string>& refused);
 
 }  // namespace megalith::config

@@ -55,7 +55,7 @@ void check(const DataConfig& config, Problems& out);
 struct DataNotes {
   std::vector<std::string> folders{};   ///< what the folders and patterns stand for
   bool has_members = false;             ///< whether a file is JSON lines or Parquet, where data.key names a member
-  std::vector<std::string> left_out{};  ///< documents that give no samples, conversations that were cut
+  std::vector<std::string> left_out{};  ///< documents and rows without samples, conversations that were cut
   std::vector<std::string> packed{};    ///< how conversations fill samples
 };
 

@@ -237,7 +237,8 @@ void check_bert(const ModelConfig& m, Problems& out) {
               "must be gelu or gelu_erf with model.family = bert, whose head has it too");
   const Index types = m.bert.is_pair() ? 2 : 0;
   out.require(m.token_types >= types, "model.token_types", m.token_types,
-              str("must be at least 2 with model.family = bert: one for each segment; or set bert.order = \"none\""));
+              str("must be at least 2 with model.family = bert: one for each segment",
+                  m.task ? "" : "; or set bert.order = \"none\""));
 }
 
 }  // namespace

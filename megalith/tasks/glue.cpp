@@ -65,10 +65,13 @@ class PairReader {
   void add_json(const FileLine& line) {
     Row row{.values = {}, .names = {}, .line = line.number};
     bool is_whole = true;
+    std::vector<std::string> others;  // members of other names
     io::visit_json_object(line.text, file_, static_cast<std::size_t>(line.number), [&](io::JsonMember& member) {
+      bool is_known = false;
       for (std::size_t field = 0; field < kNumFields; ++field) {
         const auto found = std::ranges::find(names_[field], member.key);
         if (found == names_[field].end()) continue;
+        is_known = true;
         const bool takes_number = field == kId || (field == kLabel && task_ == Task::qqp);
         if (member.kind == io::JsonMember::Kind::text) {
           row.values[field] = std::move(*member.text);
@@ -82,13 +85,13 @@ class PairReader {
         }
         row.names[field] = *found;
       }
+      if (!is_known) others.emplace_back(member.key);
     });
+    const bool is_read = is_whole;
     for (std::size_t field = kFirst; field < kNumFields; ++field) {
-      if (row.values[field] || !is_whole || (field == kLabel && labels_ == Labels::optional)) continue;
+      if (row.values[field] || !is_read || (field == kLabel && labels_ == Labels::optional)) continue;
       is_whole = false;
-      problems_.add(str(at_line(file_, line.number), names_[field].back(), ": is missing; a line is {\"",
-                        names_[kFirst].front(), "\": ..., \"", names_[kSecond].front(), "\": ..., \"",
-                        names_[kLabel].back(), "\": ...}"));
+      problems_.add(str(at_line(file_, line.number), missing_text(field, row, others)));
     }
     if (is_whole)
       add(row);
@@ -103,15 +106,47 @@ class PairReader {
   }
 
   PairSet finish() {
-    if (problems_.empty() && set_.examples.empty())
-      problems_.add(str("[", file_, "] has no example",
-                        set_.left_out > 0 ? str(": all ", set_.left_out, " rows are broken") : "",
-                        "; is it the right file?"));
+    if (problems_.empty() && set_.examples.empty()) {
+      const Index left_out = set_.left_out, undecided = set_.undecided;
+      std::string why;
+      if (undecided > 0)
+        why = left_out == undecided
+                  ? str(": no row has a label, all ", undecided, " have \"-\"")
+                  : str(": no row has a label, ", undecided, " have \"-\" and ", left_out - undecided, " are broken");
+      else if (left_out > 0)
+        why = str(": all ", left_out, " rows are broken");
+      problems_.add(str("[", file_, "] has no example", why, "; is it the right file?"));
+    }
     problems_.throw_if_any(file_);
     return std::move(set_);
   }
 
  private:
+  /// "sentence2: is missing (as "sentense2"?); a line is ...", by the names of the sentence that is there.
+  std::string missing_text(std::size_t field, const Row& row, const std::vector<std::string>& others) const {
+    std::size_t form = 0;
+    bool has_form = false;
+    for (const std::size_t sentence : {kFirst, kSecond}) {
+      if (row.names[sentence].empty()) continue;
+      form =
+          static_cast<std::size_t>(std::ranges::find(names_[sentence], row.names[sentence]) - names_[sentence].begin());
+      has_form = true;
+    }
+    const std::vector<std::string_view> keys(others.begin(), others.end());
+    std::string_view near;
+    const auto is_near = [&](std::string_view name) { return !(near = nearest(name, keys)).empty(); };
+    std::string_view name = field == kLabel ? names_[kLabel].back() : names_[field][form];
+    if (!is_near(name) && (field == kLabel || !has_form)) {
+      const auto found = std::ranges::find_if(names_[field], is_near);
+      if (found != names_[field].end()) name = *found;
+      if (field != kLabel && found != names_[field].end())
+        form = static_cast<std::size_t>(found - names_[field].begin());
+    }
+    return str(name, ": is missing", near.empty() ? "" : str(" (as ", shown(near), "?)"), "; a line is {\"",
+               names_[kFirst][form], "\": ..., \"", names_[kSecond][form], "\": ..., \"",
+               field == kLabel ? name : names_[kLabel].back(), "\": ...}");
+  }
+
   void leave_out() {
     ++set_.left_out;
     ++number_;
@@ -157,6 +192,7 @@ class PairReader {
       const std::string& label = *row.values[kLabel];
       if (task_ == Task::mnli && label == "-") {
         ++set_.left_out;
+        ++set_.undecided;
         return;
       }
       const std::span<const std::string_view> classes = classes_of(task_);
@@ -194,11 +230,21 @@ class PairReader {
 
 }  // namespace
 
-PairSet read_pairs(io::Fs& fs, const io::Path& file, Task task, Labels labels, std::size_t max_line) {
+std::string PairSet::left_out_text() const {
+  if (left_out == 0) return {};
+  const Index broken = left_out - undecided;
+  return str(left_out, " of ", std::ssize(examples) + left_out, left_out == 1 ? " rows is" : " rows are",
+             " left out: ", broken > 0 ? str(broken, " with another number of columns than the first line") : "",
+             broken > 0 && undecided > 0 ? ", " : "",
+             undecided > 0 ? str(undecided, " with the label \"-\", on which annotators did not agree") : "");
+}
+
+PairSet read_pairs(io::Fs& fs, const io::Path& file, Task task, Labels labels, std::size_t max_line,
+                   std::string_view setting) {
   if (task != Task::mnli && task != Task::qqp) throw InternalError("[read_pairs] task: must be mnli or qqp");
   PairReader reader(file.string(), task, labels);
   const bool is_json = data::names_json_lines(file);
-  for_each_line(fs, file, "--data", max_line, [&](const FileLine& line) {
+  for_each_line(fs, file, setting, max_line, [&](const FileLine& line) {
     if (!is_json) return reader.add_tsv(line);
     try {
       reader.add_json(line);

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megalith/base/types.h"
@@ -19,6 +20,11 @@ struct PairExample {
 struct PairSet {
   std::vector<PairExample> examples;  ///< one or more
   Index left_out = 0;                 ///< rows that are broken in GLUE's own files
+  Index undecided = 0;                ///< those of them whose label is "-"
+
+  /// "3 of 25 rows are left out: 1 with another number of columns than the first line, 2 with the label "-", on which
+  /// annotators did not agree"; empty: none is.
+  std::string left_out_text() const;
 };
 
 enum class Labels : std::uint8_t {
@@ -35,8 +41,10 @@ enum class Labels : std::uint8_t {
 /// Rows with another number of columns than the first line, and rows of mnli whose label is "-" (annotators did not
 /// agree), are counted and left out. Throws InputError with all other problems: missing columns, unknown labels,
 /// duplicate ids, text that is not UTF-8.
+/// `setting`: the key or option that names the file, for messages.
 /// Source: Wang et al. 2019, arXiv:1804.07461.
-PairSet read_pairs(io::Fs& fs, const io::Path& file, Task task, Labels labels, std::size_t max_line);
+PairSet read_pairs(io::Fs& fs, const io::Path& file, Task task, Labels labels, std::size_t max_line,
+                   std::string_view setting = kDataOption);
 
 /// Examples whose predicted class is theirs. Each must have a prediction.
 template <class ClassOf>

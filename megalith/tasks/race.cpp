@@ -171,11 +171,11 @@ void add_article(const RaceText& source, RaceSet& set, std::unordered_map<std::s
 
 }  // namespace
 
-RaceSet read_race(io::Fs& fs, const io::Path& path, std::size_t max_line) {
+RaceSet read_race(io::Fs& fs, const io::Path& path, std::size_t max_line, std::string_view setting) {
   RaceSet set;
   std::unordered_map<std::string, std::string> places;
   io::FileProblems problems;
-  for_each_article(fs, path, "--data", max_line,
+  for_each_article(fs, path, setting, max_line,
                    [&](const RaceText& source) { add_article(source, set, places, problems); });
   if (problems.empty() && set.questions.empty())
     problems.add(str("[", path.string(), "] has no questions; is it the right file?"));

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -38,7 +39,7 @@ struct RaceSet {
 /// high/), or a file of JSON lines with an article each, packed or not. An article is an object with id, article,
 /// questions, options (four each) and answers (A to D). Throws InputError with all problems.
 /// Source: Lai et al. 2017, arXiv:1704.04683.
-RaceSet read_race(io::Fs& fs, const io::Path& path, std::size_t max_line);
+RaceSet read_race(io::Fs& fs, const io::Path& path, std::size_t max_line, std::string_view setting = kDataOption);
 
 /// Answers by the id of their question: JSON lines {"id", "answers"} or files of RACE itself.
 std::unordered_map<std::string, int> read_race_predictions(io::Fs& fs, const io::Path& path, std::size_t max_line);

@@ -150,8 +150,8 @@ SquadSet parse_squad(std::string_view text, const std::string& file, Task task) 
   return SquadReader(file, task).read(root);
 }
 
-SquadSet read_squad(io::Fs& fs, const io::Path& file, Task task) {
-  return parse_squad(read_whole_file(fs, file, "--data"), file.string(), task);
+SquadSet read_squad(io::Fs& fs, const io::Path& file, Task task, std::string_view setting) {
+  return parse_squad(read_whole_file(fs, file, setting), file.string(), task);
 }
 
 }  // namespace megalith::tasks

@@ -34,7 +34,7 @@ struct SquadSet {
 /// Memory: about eight times the text.
 /// Sources: Rajpurkar et al. 2016, arXiv:1606.05250; Rajpurkar et al. 2018, arXiv:1806.03822.
 SquadSet parse_squad(std::string_view text, const std::string& file, Task task);
-/// The same of a file, packed or not.
-SquadSet read_squad(io::Fs& fs, const io::Path& file, Task task);
+/// The same of a file, packed or not. `setting`: the key or option that names it, for messages.
+SquadSet read_squad(io::Fs& fs, const io::Path& file, Task task, std::string_view setting = kDataOption);
 
 }  // namespace megalith::tasks

@@ -8,6 +8,9 @@
 
 namespace megalith::tasks {
 
+/// What usually names a file of a task.
+inline constexpr std::string_view kDataOption = "--data";
+
 /// A fine-tuning task of Shoeybi et al. 2019 (arXiv:1909.08053), section 5.3.
 enum class Task : std::uint8_t { mnli, qqp, squad1, squad2, race };
 constexpr int kNumTasks = 5;

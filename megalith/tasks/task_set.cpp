@@ -71,6 +71,7 @@ class PairTaskSet final : public TaskSet {
   }
   Figures figures(const TaskPredictions& predictions) const override { return pair_figures(set_, predictions.classes); }
   Figures counts() const override { return {{"examples", count()}, {"left_out", set_.left_out}}; }
+  std::string left_out() const override { return set_.left_out_text(); }
   std::string prediction_file(const TaskPredictions& predictions) const override {
     std::string text = "index\tprediction\n";
     for (const PairExample& example : set_.examples)
@@ -197,13 +198,13 @@ std::unique_ptr<TaskSet> make_task_set(io::Fs& fs, const io::Path& path, const T
   switch (config.task) {
     case Task::mnli:
     case Task::qqp:
-      return std::make_unique<PairTaskSet>(read_pairs(fs, path, config.task, Labels::required, config.max_line), config,
-                                           tokenizer);
+      return std::make_unique<PairTaskSet>(
+          read_pairs(fs, path, config.task, Labels::required, config.max_line, config.setting), config, tokenizer);
     case Task::squad1:
     case Task::squad2:
-      return std::make_unique<SquadTaskSet>(read_squad(fs, path, config.task), config, tokenizer, use);
+      return std::make_unique<SquadTaskSet>(read_squad(fs, path, config.task, config.setting), config, tokenizer, use);
     case Task::race:
-      return std::make_unique<RaceTaskSet>(read_race(fs, path, config.max_line), config, tokenizer);
+      return std::make_unique<RaceTaskSet>(read_race(fs, path, config.max_line, config.setting), config, tokenizer);
   }
   throw InternalError("[open_task_set] task: is none of those that there are");
 }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "megalith/base/types.h"
 #include "megalith/tasks/pair_sample.h"
@@ -17,6 +18,7 @@ struct TaskSetConfig {
   Index seq_len = 512;
   Index max_query = 128, doc_stride = 128;  ///< SquadWindowConfig, RaceSampleSize
   std::size_t max_line = std::size_t{16} << 20;
+  std::string_view setting = kDataOption;  ///< the key or option that names the file, for messages
 };
 
 /// training: samples with a label only. scoring: all that predictions need.
@@ -55,6 +57,8 @@ class TaskSet {
   virtual Figures figures(const TaskPredictions& predictions) const = 0;
   /// What the file holds, by name: "examples", "left_out", ...
   virtual Figures counts() const = 0;
+  /// What of the file is in no sample, as "2 of 25 rows are left out: ..."; empty: nothing.
+  virtual std::string left_out() const { return {}; }
   /// The official form of a file of predictions. MNLI, QQP: index<TAB>prediction; SQuAD: {ID: TEXT}; RACE: JSON lines.
   virtual std::string prediction_file(const TaskPredictions& predictions) const = 0;
 

@@ -1,5 +1,8 @@
 #include "megalith/tasks/glue.h"
 
+#include "megalith/tasks/race.h"
+#include "megalith/tasks/squad.h"
+
 #include "tests/tasks/task_files.h"
 
 namespace megalith::tasks {
@@ -62,6 +65,20 @@ TEST_F(GlueFile, BrokenRowsAreCountedAndLeftOut) {
       read("dev2.tsv", kMnliHead + mnli_row("0", "a", "b", "-") + mnli_row("1", "a", "b", "neutral"));
   EXPECT_EQ(undecided.examples.size(), 1U);
   EXPECT_EQ(undecided.left_out, 1);
+  EXPECT_EQ(undecided.undecided, 1);
+  EXPECT_EQ(set.left_out_text(), "2 of 3 rows are left out: 2 with another number of columns than the first line");
+  EXPECT_EQ(undecided.left_out_text(),
+            "1 of 2 rows is left out: 1 with the label \"-\", on which annotators did not agree");
+  const PairSet both = read("dev3.tsv", kMnliHead + mnli_row("0", "a", "b", "-") + "1\n" +
+                                            mnli_row("2", "a", "b", "-") + mnli_row("3", "a", "b", "neutral"));
+  EXPECT_EQ(both.left_out_text(),
+            "3 of 4 rows are left out: 1 with another number of columns than the first line, 2 with the label \"-\", "
+            "on which annotators did not agree");
+  EXPECT_EQ(read("dev4.tsv", kMnliHead + mnli_row("3", "a", "b", "neutral")).left_out_text(), "");
+  EXPECT_EQ(refusal("none.tsv", kMnliHead + mnli_row("0", "a", "b", "-") + mnli_row("1", "a", "b", "-")),
+            "[none.tsv] has no example: no row has a label, all 2 have \"-\"; is it the right file?");
+  EXPECT_EQ(refusal("few.tsv", kMnliHead + mnli_row("0", "a", "b", "-") + "1\n"),
+            "[few.tsv] has no example: no row has a label, 1 have \"-\" and 1 are broken; is it the right file?");
   EXPECT_EQ(refusal("bad.tsv", std::string(kQqpHead) + "1\n2\n", Task::qqp),
             "[bad.tsv] has no example: all 2 rows are broken; is it the right file?");
 }
@@ -93,7 +110,41 @@ TEST_F(GlueFile, TestSetsHaveNoLabels) {
   const std::string lines = "{\"premise\": \"a\", \"hypothesis\": \"b\"}\n";
   EXPECT_EQ(read("test.jsonl", lines, Task::mnli, Labels::optional).examples[0].label, -1);
   EXPECT_EQ(refusal("test.jsonl", lines),
-            "[test.jsonl:1] label: is missing; a line is {\"sentence1\": ..., \"sentence2\": ..., \"label\": ...}");
+            "[test.jsonl:1] label: is missing; a line is {\"premise\": ..., \"hypothesis\": ..., \"label\": ...}");
+}
+
+TEST_F(GlueFile, AMissingMemberIsNamedAsItsLineWouldNameIt) {
+  const auto missing = [&](const std::string& line, Task task = Task::mnli) {
+    return refusal("a.jsonl", line + "\n", task);
+  };
+  const std::string form = "a line is {\"sentence1\": ..., \"sentence2\": ..., \"label\": ...}";
+  EXPECT_EQ(missing(R"({"sentence1": "a", "sentense2": "b", "label": "neutral"})"),
+            "[a.jsonl:1] sentence2: is missing (as \"sentense2\"?); " + form);
+  EXPECT_EQ(missing(R"({"sentence1": "a", "label": "neutral"})"), "[a.jsonl:1] sentence2: is missing; " + form);
+  EXPECT_EQ(missing(R"({"premis": "a", "hypothesis": "b", "label": "neutral"})"),
+            "[a.jsonl:1] premise: is missing (as \"premis\"?); a line is {\"premise\": ..., \"hypothesis\": ..., "
+            "\"label\": ...}");
+  EXPECT_EQ(missing(R"({"sentence1": "a", "sentence2": "b", "gold_labl": "neutral"})"),
+            "[a.jsonl:1] gold_label: is missing (as \"gold_labl\"?); a line is {\"sentence1\": ..., \"sentence2\": "
+            "..., \"gold_label\": ...}");
+  EXPECT_THAT(
+      missing(R"({"question_1": "a", "question_2": "b", "label": 1})", Task::qqp),
+      ::testing::AllOf(::testing::HasSubstr("question1: is missing (as \"question_1\"?); a line is {\"question1"),
+                       ::testing::HasSubstr("question2: is missing (as \"question_")));
+  EXPECT_THAT(missing(R"({"premis": "a", "hypothesi": "b", "label": "neutral"})"),
+              ::testing::AllOf(::testing::HasSubstr("premise: is missing (as \"premis\"?)"),
+                               ::testing::HasSubstr("hypothesis: is missing (as \"hypothesi\"?)")));
+}
+
+TEST_F(GlueFile, AMissingFileIsNamedByItsSetting) {
+  for (const std::string setting : {"data.train", "--data"}) {
+    const std::string want = "[" + setting + "] none.x: there is no such file";
+    EXPECT_THAT(refused([&] { read_pairs(*fs_, dir_ / "none.x", Task::mnli, Labels::required, 4096, setting); }),
+                ::testing::StartsWith(want));
+    EXPECT_THAT(refused([&] { read_race(*fs_, dir_ / "none.x", 4096, setting); }), ::testing::StartsWith(want));
+    EXPECT_THAT(refused([&] { read_squad(*fs_, dir_ / "none.x", Task::squad1, setting); }),
+                ::testing::StartsWith(want));
+  }
 }
 
 TEST_F(GlueFile, AllProblemsAreListed) {
