@@ -23,6 +23,12 @@ CheckpointError refused_init(const std::string& text) {
   return {CheckpointError::Kind::refused, "[task.init] " + text};
 }
 
+/// A model of one token type cannot tell the sentences of a task apart.
+void require_segments(const std::string& what, Index token_types) {
+  if (constexpr Index kSegments = 2; token_types < kSegments)
+    throw refused_init(str(what, " = ", token_types, ": must be at least 2: a task has two segments"));
+}
+
 /// The model that a run begins with.
 struct TaskModel {
   std::string source;        ///< for messages
@@ -39,6 +45,7 @@ TaskModel model_of_checkpoint(io::Fs& fs, const io::Path& given) {
     throw refused_init(str(found.source, ": model.family = ", recipe.model.family.value_or("gpt2"),
                            ": must be bert: an encoder is fine-tuned"));
   }
+  if (recipe.model.token_types) require_segments(found.source + ": model.token_types", *recipe.model.token_types);
   data::DataConfig data;
   data.tokenizer = recipe.data.tokenizer.value_or(data.tokenizer);
   data.vocab_dir = recipe.data.vocab_dir.value_or("");
@@ -53,10 +60,9 @@ TaskModel model_of_hf(io::Fs& fs, const io::Path& folder) {
     throw refused_init(str(file, ": model_type = ", convert::model_type_of(hf),
                            ": must be bert or megatron-bert: an encoder is fine-tuned"));
   }
-  if (constexpr Index kSegments = 2; hf.config.token_types < kSegments) {
-    throw refused_init(
-        str(file, ": type_vocab_size = ", hf.config.token_types, ": must be at least 2: a task has two segments"));
-  }
+  require_segments(file + ": type_vocab_size", hf.config.token_types);
+  // Rows of a head in another order would be taken as those of the task's classes. Heads of spans have one meaning.
+  if (hf.config.task && hf.config.task->form == nn::TaskForm::classes) task_of(folder, hf);
   const ImportedTokenizer tokenizer = find_tokenizer(fs, folder, hf.config);
   TaskModel found{.source = folder.string(),
                   .recipe = keys_of(hf.config),

@@ -62,7 +62,10 @@ class Finetune {
   void search(FinetuneReport& report);
   std::vector<FileScore> ensemble_scores(const std::vector<TunedPoint>& points, const std::vector<ScoredFile>& files);
   void note_run(const TunedPoint& point, bool is_done);
-  std::vector<ScoredFile> open_files(const char* name, const std::vector<std::string>& paths) const;
+  /// For a file that the key names.
+  tasks::TaskSetConfig set_config(std::string_view key) const;
+  std::vector<ScoredFile> open_files(const char* name, std::string_view key,
+                                     const std::vector<std::string>& paths) const;
   Numbers numbers() const { return job_.ensemble ? Numbers::kept : Numbers::left_out; }
   io::Path folder(const TunedPoint& point) const { return runs_ / point.name(); }
   ScorePlace place(const TunedPoint& point, const ScoredFile& file) const {
@@ -91,27 +94,30 @@ void require_not_stopped() {
   if (const int signal = stop_signal(); signal != 0) throw_stopped(signal);
 }
 
-std::vector<ScoredFile> Finetune::open_files(const char* name, const std::vector<std::string>& paths) const {
-  const config::RunPlan& plan = job_.plan;
+tasks::TaskSetConfig Finetune::set_config(std::string_view key) const {
+  tasks::TaskSetConfig config = job_.plan.task.set_config(job_.plan.model.seq_len, job_.plan.data.max_line);
+  config.setting = key;
+  return config;
+}
+
+std::vector<ScoredFile> Finetune::open_files(const char* name, std::string_view key,
+                                             const std::vector<std::string>& paths) const {
   std::vector<ScoredFile> files;
   for (const std::string& path : paths)
-    files.push_back(
-        {.name = str(name, '_', files.size() + 1),
-         .path = path,
-         .set = tasks::open_task_set(*fs_, path, plan.task.set_config(plan.model.seq_len, plan.data.max_line),
-                                     *tokenizer_, tasks::SampleUse::scoring)});
+    files.push_back({.name = str(name, '_', files.size() + 1),
+                     .path = path,
+                     .set = tasks::open_task_set(*fs_, path, set_config(key), *tokenizer_, tasks::SampleUse::scoring)});
   return files;
 }
 
 void Finetune::open_data() {
   const config::RunPlan& plan = job_.plan;
   tokenizer_ = open_tokenizer(*fs_, plan.data.tokenizer, plan.data.vocab_dir);
-  dev_ = open_files("dev", plan.data.valid);
-  test_ = open_files("test", plan.data.test);
-  train_fingerprint_ =
-      tasks::open_task_set(*fs_, plan.data.train.front(), plan.task.set_config(plan.model.seq_len, plan.data.max_line),
-                           *tokenizer_, tasks::SampleUse::training)
-          ->fingerprint();
+  dev_ = open_files("dev", "data.valid", plan.data.valid);
+  test_ = open_files("test", "data.test", plan.data.test);
+  train_fingerprint_ = tasks::open_task_set(*fs_, plan.data.train.front(), set_config("data.train"), *tokenizer_,
+                                            tasks::SampleUse::training)
+                           ->fingerprint();
 }
 
 /// The keys that change what a run computes, but for those of a point: those that `--resume` refuses to change or

@@ -26,6 +26,7 @@
 #include "megalith/train/position_files.h"
 #include "megalith/train/router_trace.h"
 #include "megalith/train/run_history.h"
+#include "megalith/train/saved_run.h"
 #include "megalith/train/trace_file.h"
 
 #include "apps/checkpoint/checkpoint_folder.h"
@@ -236,6 +237,7 @@ Job prepare(config::RunPlan& plan, const TrainRequest& options, const Launcher& 
   const std::optional<ops::KnownGemms> gemm_table = read_gemm_table(*fs, plan, options.gemm_table);
   const io::Path init = init_of(*fs, plan, out, resume);
   const RunInputs inputs = open_run_inputs(*fs, plan);
+  train::require_init_fits(*fs, plan, inputs.identity, init);
   if (launcher.process == 0) print_notes(plan, inputs.data->notes());
   return {plan, out, fs, init, inputs.data, inputs.identity, inputs.choice_tasks, gemm_table, {}};
 }

@@ -50,11 +50,18 @@ class TaskData final : public RunData {
  public:
   TaskData(io::Fs& fs, const config::RunPlan& plan, const tokenizer::Tokenizer& tokenizer)
       : seed_(plan.train.seed), global_batch_(plan.train.global_batch), name_(plan.data.train.front()) {
-    const tasks::TaskSetConfig config = plan.task.set_config(plan.model.seq_len, plan.data.max_line);
-    train_ = tasks::open_task_set(fs, name_, config, tokenizer, tasks::SampleUse::training);
+    const auto open = [&](const std::string& file, std::string_view key, tasks::SampleUse use) {
+      tasks::TaskSetConfig config = plan.task.set_config(plan.model.seq_len, plan.data.max_line);
+      config.setting = key;
+      auto set = tasks::open_task_set(fs, file, config, tokenizer, use);
+      if (const std::string rows = set->left_out(); !rows.empty())
+        notes_.left_out.push_back(str(key, ": ", file, ": ", rows));
+      return set;
+    };
+    train_ = open(name_, "data.train", tasks::SampleUse::training);
     for (const std::string& file : plan.data.valid)
       valid_.push_back({plan.data.valid.size() == 1 ? kValid : io::Path(file).stem().string(),
-                        tasks::open_task_set(fs, file, config, tokenizer, tasks::SampleUse::scoring)});
+                        open(file, "data.valid", tasks::SampleUse::scoring)});
   }
   Facts train() const override { return {name_, train_->num_tokens(), train_->count(), train_->fingerprint()}; }
   Facts valid() const override {

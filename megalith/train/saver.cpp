@@ -1,4 +1,3 @@
-// Longer than 500 lines: saving and loading, which must agree piece by piece, stand together.
 #include "megalith/train/saver.h"
 
 #include <algorithm>
@@ -12,7 +11,6 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/config/keys.h"
-#include "megalith/config/model_changes.h"
 #include "megalith/convert/hf_model.h"
 #include "megalith/model/chunk.h"
 #include "megalith/nn/moe/router.h"
@@ -21,6 +19,7 @@
 #include "megalith/train/moment_types.h"
 #include "megalith/train/optimizer_record.h"
 #include "megalith/train/replica_check.h"
+#include "megalith/train/saved_run.h"
 
 namespace megalith::train {
 namespace {
@@ -35,40 +34,6 @@ constexpr const char *kBestStep = "held_out_best_step", *kBestLoss = "held_out_b
 constexpr std::uint64_t kRestOfFile = std::uint64_t{8} << 10;
 /// The manifest has at most one byte for the checksums of so many.
 constexpr std::uint64_t kBytesPerChecksum = std::uint64_t{32} << 10;
-
-/// The recipe that a checkpoint was saved under.
-config::RunConfig recipe_of(const checkpoint::RunState& saved, std::string_view where) {
-  const auto recipe = saved.texts.find(kRecipeText);
-  if (recipe == saved.texts.end()) throw InputError(str(where, " MANIFEST: texts.recipe is missing"));
-  try {
-    return config::parse_recipe(recipe->second, "checkpoint's recipe");
-  } catch (const ConfigError& error) {
-    throw CheckpointError(CheckpointError::Kind::refused,
-                          str(where, " the checkpoint was written by another version of megalith: ", error.what()));
-  }
-}
-
-/// The same, resolved.
-config::RunPlan plan_of(const checkpoint::RunState& saved, std::string_view where) {
-  const config::RunConfig recipe = recipe_of(saved, where);
-  try {
-    return config::resolve(recipe);
-  } catch (const ConfigError& error) {
-    throw CheckpointError(CheckpointError::Kind::refused,
-                          str(where, " the checkpoint's recipe breaks rules of this version: ", error.what()));
-  }
-}
-
-/// A hash among the manifest's texts; "" when there is none of that name.
-std::string hash_of(const checkpoint::RunState& saved, const char* name) {
-  const auto found = saved.texts.find(name);
-  return found == saved.texts.end() ? std::string() : found->second;
-}
-
-/// Whether a run may go on with it: both are equal, or what was saved is not known.
-bool is_same(const checkpoint::RunState& saved, const char* name, std::uint64_t hash) {
-  return hash_of(saved, name) == hex64(hash) || hash_of(saved, name) == hex64(0);
-}
 
 /// Nothing where the run that saved had none.
 std::optional<HeldOutRecord> held_out_record(const checkpoint::RunState& saved) {
@@ -343,8 +308,8 @@ checkpoint::Digest128 Saver::sum_over_ranks(const checkpoint::Digest128& mine) {
 }
 
 void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const {
-  const config::RunConfig then = recipe_of(saved, "[resume]");
-  if (hash_of(saved, kCorpusHash) == hex64(0)) {
+  const config::RunConfig then = saved_recipe(saved, "[resume]");
+  if (saved_hash(saved, kCorpusHash) == hex64(0)) {
     throw CheckpointError(CheckpointError::Kind::refused,
                           str("[resume] ", folder_.string(),
                               " holds an imported model, which no run here has trained: to train on it, give "
@@ -356,44 +321,26 @@ void Saver::compare_recipe(const checkpoint::RunState& saved, std::vector<std::s
   warnings.insert(warnings.end(), changes.warned.begin(), changes.warned.end());
   if (std::string jump = config::wsd_change(then, plan_, saved.step, count_of(saved, kUpdates)); !jump.empty())
     warnings.push_back(std::move(jump));
-  if (!is_same(saved, kTokenizerHash, identity_.tokenizer))
+  if (!is_saved_hash(saved, kTokenizerHash, identity_.tokenizer))
     refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
-  if (!is_same(saved, kCorpusHash, identity_.corpus))
+  if (!is_saved_hash(saved, kCorpusHash, identity_.corpus))
     refused += str("\n  data.train: its tokens differ from those the checkpoint was trained on",
                    plan_.data.format == data::DataFormat::chat
                        ? ", or data.chat_packing differs: false has the samples of checkpoints from before that key"
                        : "");
   if (!refused.empty())
     throw CheckpointError(CheckpointError::Kind::refused, "[resume] the checkpoint belongs to another run:" + refused);
-  const std::string unicode = hash_of(saved, kUnicodeVersion);
+  const std::string unicode = saved_hash(saved, kUnicodeVersion);
   if (!unicode.empty() && !identity_.unicode.empty() && unicode != identity_.unicode)
     warnings.push_back(str("data.tokenizer: PCRE2 has the characters of Unicode ", identity_.unicode,
                            " here, the checkpoint was trained with those of ", unicode,
                            "; text with a character that is new in one of them may get other ids"));
 }
 
-std::vector<std::string> Saver::compare_model(const config::RunPlan& then, const std::string& refused,
-                                              const io::Path& folder) const {
-  const config::ModelChanges changes = config::model_changes(then, plan_);
-  std::string lines;
-  for (const std::string& line : changes.refused) lines += "\n  " + line;
-  lines += refused;
-  if (lines.empty()) return changes.taken;
-  throw CheckpointError(CheckpointError::Kind::refused,
-                        str("[", plan_.init_key(), "] ", folder.string(), " does not fit the recipe:", lines));
-}
-
 void Saver::take_from_checkpoint(const io::Path& folder, std::vector<std::string>& taken) {
   checkpoint::CheckpointReader reader(fs_, folder);
   const checkpoint::Manifest& saved = reader.manifest();
-  const config::RunPlan then = plan_of(saved.run, str("[", plan_.init_key(), "]"));
-  std::string refused;
-  if (then.train.policy().master != plan_.train.policy().master)
-    refused +=
-        str("\n  train.precision = ", plan_.train.precision, ": the checkpoint's values are of ", then.train.precision);
-  if (!is_same(saved.run, kTokenizerHash, identity_.tokenizer))
-    refused += "\n  data.tokenizer: its vocabulary differs from the checkpoint's";
-  taken = compare_model(then, refused, folder);
+  taken = require_fit(plan_, identity_, saved.run, folder);
   const Source source = source_of(reader);
   read_pieces(source, StateTensors::values);
   if (std::string line = new_parameters(source); !line.empty()) taken.push_back(std::move(line));
@@ -404,9 +351,7 @@ void Saver::take_from_checkpoint(const io::Path& folder, std::vector<std::string
 
 void Saver::take_from_hf(const io::Path& folder, std::vector<std::string>& taken) {
   const convert::HfModel hf = convert::read_hf_config(fs_, folder);
-  config::RunPlan then;
-  then.model = hf.config;
-  taken = compare_model(then, {}, folder);
+  taken = require_fit(plan_, hf, folder);
   convert::HfReader reader(fs_, folder, hf, plan_.train.seed);
   const Source source{.what = "folder",
                       .has = [&](const TensorSlice& slice) { return reader.has(slice); },

@@ -106,9 +106,6 @@ class Saver {
   bool any(bool mine);
   void load(checkpoint::CheckpointReader& reader);
   void compare_recipe(const checkpoint::RunState& saved, std::vector<std::string>& warnings) const;
-  /// Returns ModelChanges::taken. `refused` has further lines on what does not fit.
-  std::vector<std::string> compare_model(const config::RunPlan& then, const std::string& refused,
-                                         const io::Path& folder) const;
 
   Engine& engine_;
   const config::RunPlan& plan_;

@@ -99,6 +99,22 @@ TEST_F(TaskProgram, WhatDoesNotFitIsRefused) {
   refused(66, "--set model.hidden_size=20", "model.hidden_size = 20: task.init has 16; remove the key");
   refused(66, "--set model.seq_len=25", "model.seq_len = 25: must be at most 24, the positions of task.init");
   refused(66, "--set data.tokenizer=byte", "data.tokenizer = byte: task.init has bert-uncased");
+  const std::string both = "--set model.tied=false --set model.position=rope --set model.norm_eps=1e-12";
+  refused(66, both, "model.norm_eps = 1e-12: task.init has 1e-05; remove the key");
+  refused(66, both, "model.tied = false: task.init has true; remove the key");
+  refused(66, both, "model.position = rope: task.init has learned; remove the key");
+  refused(66, "--set moe.num_experts=2", "moe.num_experts = 2: the checkpoint's model has 0");
+  refused(65, "--set data.train=" + out("nof1"), "[data.train] " + out("nof1") + ": there is no such file");
+  refused(65, "--set data.valid=" + out("nof1"), "[data.valid] " + out("nof1") + ": there is no such file");
+  pretrain("one_type", "--set model.token_types=1 --set bert.order=none");
+  refused(66, "--set task.init=" + out("one_type"),
+          ": model.token_types = 1: must be at least 2: a task has two segments");
+  const Finished other = run_shell("megalith train " + (dir_ / "bert.toml").string() + " --out " + out("refused") +
+                                   " --set model.norm=rms --set train.init=" + out("bert"));
+  EXPECT_EQ(other.code, 66) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("[train.init] "));
+  EXPECT_THAT(other.err, HasSubstr("does not fit the recipe:\n  model.norm = rms: the checkpoint's model has layer"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "refused"));
   write_all(dir_ / "wrong.tsv", "index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tentail\n");
   refused(65, set_file("data.train", "wrong.tsv"),
           "gold_label = \"entail\": must be entailment, neutral or contradiction");
@@ -107,6 +123,17 @@ TEST_F(TaskProgram, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(
       run_shell("megalith train " + (dir_ / "bert.toml").string() + " --set task.epochs=2 --out " + out("x")).err,
       HasSubstr("task.epochs = 2: is for fine-tuning: needs task.name"));
+}
+
+TEST_F(TaskProgram, RowsThatAreLeftOutAreCountedAtTheStart) {
+  pretrain();
+  write_all(dir_ / "train.tsv", pairs(8) + "8\tthe birds\tthey flew\t-\n9\tbroken\n");
+  const Finished run = finetune("run");
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("data.train: " + out("train.tsv") +
+                                 ": 2 of 10 rows are left out: 1 with another number of columns than the first line, "
+                                 "1 with the label \"-\", on which annotators did not agree\n"));
+  EXPECT_THAT(run.err, Not(HasSubstr("data.valid: ")));
 }
 
 TEST_F(TaskProgram, PlansARecipeWithoutItsSteps) {

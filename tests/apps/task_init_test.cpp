@@ -172,6 +172,10 @@ TEST_F(TaskInit, AHeadOfAnUnknownTaskIsNotImported) {
       import_with("bert_classes", "\"neutral\"", "\"perhaps\""),
       HasSubstr("id2label: must be entailment, neutral, contradiction (mnli), or not_duplicate, duplicate (qqp), "
                 "in this order"));
+  const Finished as_init = finetune("refused", init("hf"));
+  EXPECT_EQ(as_init.code, 65) << as_init.err;
+  EXPECT_THAT(as_init.err, HasSubstr("id2label: must be entailment, neutral, contradiction (mnli)"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "refused"));
   EXPECT_THAT(import_with("megatron_bert_span", "\"squad2\"", "\"newsqa\""),
               HasSubstr("finetuning_task = \"newsqa\": must be squad1 or squad2"));
 }
