@@ -103,7 +103,6 @@ TEST_F(TaskProgram, WhatDoesNotFitIsRefused) {
   refused(66, both, "model.norm_eps = 1e-12: task.init has 1e-05; remove the key");
   refused(66, both, "model.tied = false: task.init has true; remove the key");
   refused(66, both, "model.position = rope: task.init has learned; remove the key");
-  refused(66, "--set moe.num_experts=2", "moe.num_experts = 2: the checkpoint's model has 0");
   refused(65, "--set data.train=" + out("nof1"), "[data.train] " + out("nof1") + ": there is no such file");
   refused(65, "--set data.valid=" + out("nof1"), "[data.valid] " + out("nof1") + ": there is no such file");
   pretrain("one_type", "--set model.token_types=1 --set bert.order=none");
