@@ -126,13 +126,20 @@ TEST_P(EchoGraphs, HaveTheBitsOfEagerSteps) {
 }
 
 // A second pass in the graph takes the plan of the first one.
+/// Recomputed layers send weights to slots again.
+EchoGraphRun without_bytes(EchoGraphRun run) {
+  for (std::string& load : run.loads) load = std::regex_replace(load, std::regex("\"bytes\":[0-9]+"), "");
+  return run;
+}
+
 TEST(EchoGraph, HasTheBitsOfEagerStepsWhereLayersAreRecomputed) {
   for (const support::RecomputeWay& recompute : support::recompute_ways()) {
     SCOPED_TRACE(recompute.name);
     config::RunPlan plan = config::resolve(echo_graph_config({4, 1, 2, 2, 1, 2}, "redispatch", "auto"));
-    const EchoGraphRun want = run_with_echo(plan);
+    const EchoGraphRun want = without_bytes(run_with_echo(plan));
     plan.recompute = recompute.config;
-    expect_same_echo_run(run_with_echo(support::with_graphs(plan, support::kWholeSteps, kEchoWarmup)), want);
+    const EchoGraphRun got = run_with_echo(support::with_graphs(plan, support::kWholeSteps, kEchoWarmup));
+    expect_same_echo_run(without_bytes(got), want);
   }
 }
 

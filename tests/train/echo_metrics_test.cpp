@@ -97,6 +97,7 @@ TEST(EchoMetrics, BytesAreThoseOfAllTransfers) {
                                                         {"keep", block, 3, {2, 1}}}) {
     SCOPED_TRACE(str(weights, ", recompute ", static_cast<int>(recompute.mode), ", times ", times));
     config::RunConfig recipe = echo_config({2, 1, 1, 2, 1}, kSkewed, {.weights = weights}, 1);
+    recipe.model.num_layers = 2;
     config::RunPlan plan = config::resolve(recipe);
     plan.recompute = recompute;
     ASSERT_EQ(plan.model.num_moe_layers(), 2);
