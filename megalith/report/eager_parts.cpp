@@ -10,7 +10,7 @@ namespace {
 
 /// Why the experts of a layer, or what follows `end` of them, have no graph where the recipe names no scopes.
 std::string why_experts_are_eager(const config::RunPlan& plan, nn::ForwardStage end) {
-  const std::string why = config::why_no_iteration(plan);
+  std::string why = config::why_no_iteration(plan);
   if (end != nn::ForwardStage::seam || !plan.model.moe.replay.empty()) return why;
   using enum capture::Scope;
   const auto rule = capture::first_broken_rule({attn, moe_router}, plan.run_facts());
