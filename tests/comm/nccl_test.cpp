@@ -87,8 +87,32 @@ void sum(World& world) { sum_over(world, everyone(world), 1); }
 /// Many times, by the copy engines, which carry no collectives in a group for messages.
 void sum_by_copies(World& world) { sum_over(world, world.group("sums", {0, 1}), 50); }
 
+/// Calls of a group without messages, whose kernels read rows in the other GPU's memory. What they read is nothing once
+/// the other rank has failed.
+template <class Check>
+void read_rows(World& world, const Check& check) {
+  Exec ex(Device::cuda);
+  try {
+    check(ex, world.group("rows", {0, 1}), RowSizes{.rows = 64, .width = 512, .out_rows = 96});
+  } catch (...) {
+    world.check_health();
+    throw;
+  }
+}
+void gather_rows_by_kernels(World& world) {
+  read_rows(world, [](Exec& ex, const Group& group, const RowSizes& sizes) {
+    check_gather_rows(ex, group, DType::f32, sizes, 2);
+  });
+}
+void sum_rows_by_kernels(World& world) {
+  read_rows(world, [](Exec& ex, const Group& group, const RowSizes& sizes) {
+    check_gather_sum_rows(ex, group, DType::f32, sizes, 2, {});
+  });
+}
+
 TEST_F(NcclFailure, OfARankFreesTheOthers) {
-  for (const auto& waits : {sum, sum_by_copies, gather_small_rows, sum_small_rows}) {
+  for (const auto& waits :
+       {sum, sum_by_copies, gather_small_rows, sum_small_rows, gather_rows_by_kernels, sum_rows_by_kernels}) {
     std::string freed;
     const std::string text = text_of<NonFiniteError>([&](World& world) {
       waits(world);

@@ -42,14 +42,15 @@ std::unique_ptr<EchoRun> run_on_gpus(const config::RunPlan& plan) {
 }
 
 /// In the kernel's products a row's bits follow from the row and its weights alone. A loop's follow from the number of
-/// rows, too.
-void expect_other_order_of_sums(const MoeGrid& grid, RunOfPlan run_of) {
+/// rows, too. plan_of(precision, echo)
+template <class PlanOf>
+void expect_other_order_of_sums(const PlanOf& plan_of, RunOfPlan run_of) {
   for (const std::string precision : {"bf16", "fp32"}) {
     SCOPED_TRACE(precision);
     const bool is_kernel = ops::grouped_kernel_fit(Device::cuda, DType::bf16, 64, 64) == ops::GroupedKernelFit::fits;
     const bool same_bits = precision == "bf16" && is_kernel;
-    const auto want = run_of(plan_with_clones(grid, precision, {}));
-    const auto got = run_of(plan_with_clones(grid, precision, kClones));
+    const auto want = run_of(plan_of(precision, nn::EchoConfig{}));
+    const auto got = run_of(plan_of(precision, kClones));
     EXPECT_EQ(want->clones, 0);
     EXPECT_GT(got->clones, 0);
     EXPECT_GT(got->moved, 0);
@@ -67,6 +68,31 @@ void expect_other_order_of_sums(const MoeGrid& grid, RunOfPlan run_of) {
     }
     EXPECT_LT(relative_error(got->losses, want->losses), precision == "fp32" ? 1e-5 : 4e-3);
   }
+}
+
+void expect_other_order_of_sums(const MoeGrid& grid, RunOfPlan run_of) {
+  const auto plan_of = [&](const std::string& precision, const nn::EchoConfig& echo) {
+    return plan_with_clones(grid, precision, echo);
+  };
+  expect_other_order_of_sums(plan_of, run_of);
+}
+
+/// All tokens, an odd number of them, choose the same two experts. These leave home whole, and all others are empty.
+void expect_hot_and_empty_experts(const MoeGrid& grid, RunOfPlan run_of) {
+  const auto plan_of = [&](const std::string& precision, const nn::EchoConfig& echo) {
+    constexpr support::MoeModel kHot{"Hot", [](config::RunConfig& c) {
+                                       support::fit_grouped_kernel(c);
+                                       c.model.seq_len = 13;
+                                       c.moe.router_skew = 50;
+                                       c.moe.aux_loss = 0;
+                                     }};
+    config::RunPlan plan = support::plan_on(Device::cuda, grid, kHot, precision);
+    plan.train.steps = 4;
+    plan.model.moe.dispatcher = nn::ExpertDispatcher::peer;
+    plan.model.moe.echo = echo;
+    return plan;
+  };
+  expect_other_order_of_sums(plan_of, run_of);
 }
 
 void expect_same_bits_however_clones_move(const MoeGrid& grid, RunOfPlan run_of) {
@@ -149,6 +175,9 @@ INSTANTIATE_TEST_SUITE_P(RanksThatShareGpus, SharedGpuEcho, ::testing::ValuesIn(
 TEST_P(SharedGpuEcho, ChangesNothingButTheOrderOfExpertsSums) {
   expect_other_order_of_sums(GetParam(), run_that_shares);
 }
+TEST_P(SharedGpuEcho, HotAndEmptyExpertsTooChangeNothingElse) {
+  expect_hot_and_empty_experts(GetParam(), run_that_shares);
+}
 TEST_P(SharedGpuEcho, HasTheSameBitsHoweverClonesMove) {
   expect_same_bits_however_clones_move(GetParam(), run_that_shares);
 }
@@ -224,6 +253,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuEchoGrid, ::testing::ValuesIn(kEchoGrids),
                          [](const auto& test) { return test.param.name(); });
 
 TEST_P(GpuEchoGrid, ChangesNothingButTheOrderOfExpertsSums) { expect_other_order_of_sums(GetParam(), run_on_gpus); }
+TEST_P(GpuEchoGrid, HotAndEmptyExpertsTooChangeNothingElse) { expect_hot_and_empty_experts(GetParam(), run_on_gpus); }
 TEST_P(GpuEchoGrid, HasTheSameBitsHoweverClonesMove) { expect_same_bits_however_clones_move(GetParam(), run_on_gpus); }
 TEST_P(GpuEchoGrid, HasTheSameBitsWhereLayersAreRecomputed) {
   expect_same_bits_of_recomputed_layers(GetParam(), run_on_gpus);
@@ -231,6 +261,23 @@ TEST_P(GpuEchoGrid, HasTheSameBitsWhereLayersAreRecomputed) {
 
 TEST_P(GpuEchoGrid, StepsThatLackRoomAreRunAgain) {
   expect_reruns_with_the_bits_of_the_worst_case(GetParam(), run_on_gpus);
+}
+
+/// A GPU finds within a graph that a rank lacks room. That step and the one behind it are run again, eagerly.
+TEST_P(GpuEchoGrid, StepsFromAGraphThatLackRoomAreRunAgain) {
+  for (const Index slots : {0, 1}) {
+    SCOPED_TRACE(str("slots ", slots));
+    config::RunPlan plan = support::plan_of_small_budget(Device::cuda, GetParam(), "bf16", slots, 2 * GetParam().pp);
+    config::RunPlan worst = plan;
+    worst.model.moe.rank_capacity_factor = {};
+    const auto want = run_on_gpus(worst);
+    plan.graphs.mode = capture::GraphMode::iteration;
+    plan.graphs.optimizer = true;
+    ASSERT_EQ(config::why_no_iteration(plan), "");
+    const auto got = run_on_gpus(plan);
+    EXPECT_GT(got->reruns, 0);
+    expect_same_run(*got, *want);
+  }
 }
 
 /// A rank has one graph for training and one for evaluation, of work of the GPU alone: no host is called back, no

@@ -7,15 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "megalith/train/gather.h"
-
 #include "tests/comm/gpu_ranks.h"
 #include "tests/gpu/collect.h"
 #include "tests/gpu/gpu_plan.h"
-#include "tests/io/temp_dir.h"
+#include "tests/gpu/saved_gpu_run.h"
 #include "tests/support/twin.h"
-#include "tests/train/graph_ways.h"
-#include "tests/train/saved_run.h"
 
 namespace megalith {
 namespace {
@@ -27,24 +23,9 @@ using support::Grid;
 using support::relative_error;
 using support::RunRecord;
 using support::SavedRun;
-
-config::RunPlan with_graphs(const config::RunPlan& plan, const GraphWay& way) {
-  return support::with_graphs(plan, way, 3);
-}
-
-void train_to(Index begin, Index end, const config::RunPlan& plan, const io::Path& folder, SavedRun& run) {
-  comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) {
-    const io::Path shared = train::share_text(world, folder.string());
-    support::train_saved(world, begin, end, plan, shared, run);
-  });
-}
-
-SavedRun trained(const config::RunPlan& plan) {
-  const TempDir dir;
-  SavedRun outcome;
-  train_to(0, plan.train.steps, plan, dir.path(), outcome);
-  return outcome;
-}
+using support::train_to;
+using support::trained;
+using support::with_graphs;
 
 // Without dropout biases get their gradients elsewhere (nn::Seam::bias_grad).
 config::RunPlan without_dropout(config::RunPlan plan) {
@@ -221,12 +202,23 @@ TEST_P(GpuGrid, StepsThatAreCheckedAgreeAndKeepTheBitsOfEagerOnes) {
 TEST_P(GpuGrid, AShardedOptimizerHasTheBitsOfThePlainOne) {
   MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks());
   if (GetParam().sharding == Sharding::none) GTEST_SKIP() << "the optimizer of this grid is a plain one";
+  if (GetParam().shard == ShardedState::gradients) GTEST_SKIP() << "gradients have another order of sums";
   Grid plain = GetParam();
   plain.sharding = Sharding::none;
   for (const char* precision : {"fp32", "bf16", "fp16"}) {
     SCOPED_TRACE(precision);
     expect_same(trained(gpu_plan(GetParam(), precision, 20)), trained(gpu_plan(plain, precision, 20)));
   }
+}
+
+TEST_P(GpuGrid, ShardedGradientsTrainAsWholeOnes) {
+  MEGALITH_NEEDS_GPU_RANKS(GetParam().ranks());
+  if (GetParam().shard != ShardedState::gradients) GTEST_SKIP() << "gradients of this grid are whole";
+  Grid whole = GetParam();
+  whole.shard = ShardedState::moments;
+  const SavedRun got = trained(gpu_plan(GetParam(), "fp32", 6)), want = trained(gpu_plan(whole, "fp32", 6));
+  EXPECT_LT(relative_error(got.losses, want.losses), 1e-6);
+  EXPECT_LT(relative_error(got.norms, want.norms), 1e-5);
 }
 
 /// Six ranks: NCCL's sums over three depend on the place of a number. In f32, so that a rounding shows.
