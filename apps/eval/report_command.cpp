@@ -30,6 +30,7 @@ struct ReportOptions {
 std::pair<std::string, std::string> name_and_file(io::Fs& fs, const std::string& report) {
   const std::size_t equals = report.find('=');
   if (equals == std::string::npos || fs.exists(report)) return {io::Path(report).stem().string(), report};
+  if (equals == 0) throw InputError(str("[", report, "] must be NAME=FILE with a name, or a file that exists"));
   return {report.substr(0, equals), report.substr(equals + 1)};
 }
 
@@ -39,8 +40,8 @@ std::vector<GivenRow> given_rows(PaperTable table, const std::vector<std::string
   io::FileProblems problems;
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   for (const std::string& report : reports) {
-    const auto [name, file] = name_and_file(*fs, report);
     try {
+      const auto [name, file] = name_and_file(*fs, report);
       read_given_report(*fs, file, table, name, rows);
     } catch (const InputError& error) {
       problems.add(error.what());
@@ -59,11 +60,13 @@ void print_paper_table(PaperTable table, const ReportOptions& options) {
 void add_paper_table(CLI::App& report, const char* name, const char* help, PaperTable table) {
   const auto options = std::make_shared<ReportOptions>();
   CLI::App* command = report.add_subcommand(name, help);
-  if (table != PaperTable::table6)
-    command->add_option(
-        "reports", options->reports,
-        "[NAME=]FILE: reports of `eval --format json`, and report.json of `finetune`; those of one NAME are one row "
-        "below the paper's");
+  const std::string files = table == PaperTable::table3   ? "reports of `eval --format json`"
+                            : table == PaperTable::table5 ? "reports of `eval --format json`, and report.json of "
+                                                            "`finetune`"
+                                                          : "report.json of `finetune`";
+  command->add_option("reports", options->reports,
+                      str("[NAME=]FILE: ", files, "; those of one NAME are one row below the paper's",
+                          table == PaperTable::table6 ? ", for each task" : ""));
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

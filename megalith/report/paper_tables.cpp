@@ -135,11 +135,16 @@ std::string table5_text(std::span<const GivenRow> given) {
       "counts questions:\n1,436 of middle and 3,498 of high.\n");
 }
 
-std::string table6_text() {
-  std::vector<std::vector<std::string>> rows = {{"task", "preset", "batch", "learning rate", "epochs"}};
+std::string table6_text(std::span<const GivenRow> given) {
+  std::vector<std::vector<std::string>> rows = {
+      {"task", given.empty() ? "preset" : "preset or report", "batch", "learning rate", "epochs"}};
   for (const tasks::Preset& preset : tasks::presets())
     rows.push_back({std::string(tasks::title_of(preset.task)), std::string(preset.size), std::to_string(preset.batch),
                     exact(preset.lr), std::to_string(preset.epochs)});
+  for (const GivenRow& row : given)
+    for (const auto& [task, tuning] : row.tunings)
+      rows.push_back({std::string(tasks::title_of(*tasks::task_named(task))), row.name, std::to_string(tuning.batch),
+                      exact(tuning.lr), std::to_string(tuning.epochs)});
   return str("Shoeybi et al. 2019, table 6: how each model is fine-tuned\n\n", text_table(rows, Align::left),
              "\nThe paper prints 3.8B here for the model that its tables 4 and 5 call 3.9B.\n");
 }
@@ -156,6 +161,12 @@ std::string column_of(PaperTable table, const std::string& task, const std::stri
 
 [[noreturn]] void refuse_report(const io::Path& file, const std::string& rule) {
   throw InputError(str("[", file.string(), "] ", rule));
+}
+
+constexpr const char* kTasks = "mnli, qqp, squad1, squad2 or race";
+
+[[noreturn]] void refuse_second(const io::Path& file, const std::string& task, const GivenRow& row) {
+  refuse_report(file, str("task = ", tasks::shown(task), ": ", row.name, " has two of it"));
 }
 
 GivenRow& row_of(const std::string& name, std::vector<GivenRow>& rows) {
@@ -175,13 +186,12 @@ void add_eval_report(const Json& json, const std::string& file, PaperTable table
     if (const auto found = data->find("file"); found != data->end() && found->is_string()) data_file = *found;
   const std::string column = column_of(table, task, data_file);
   if (column.empty())
-    refuse_report(file, str("task = ", tasks::shown(task), ": must be ",
-                            table == PaperTable::table3 ? "wikitext or lambada, for table3"
-                                                        : "mnli, qqp, squad1, squad2 or race, for table5"));
+    refuse_report(file,
+                  str("task = ", tasks::shown(task), ": must be ",
+                      table == PaperTable::table3 ? "wikitext or lambada, for table3" : str(kTasks, ", for table5")));
   if (column == "wikitext" && (!json.contains("protocol") || json["protocol"] != "paper"))
     refuse_report(file, "protocol: must be paper: table 3 has the perplexity per original word");
-  if (row.figures.contains(column))
-    refuse_report(file, str("task = ", tasks::shown(task), ": ", row.name, " has two of it"));
+  if (row.figures.contains(column)) refuse_second(file, task, row);
   std::map<std::string, double>& figures = row.figures[column];
   for (const auto& [key, value] : json["results"].items()) {
     if (!value.is_number()) continue;
@@ -203,13 +213,35 @@ void add_tuned_scores(const Json& scores, bool is_race, const std::string& file,
   for (const Json& report : scores[set]) add_eval_report(report, file, PaperTable::table5, row);
 }
 
+/// Batch, rate and epochs of the best run of a report of `finetune`.
+void add_tuning(const Json& report, const std::string& file, GivenRow& row) {
+  const auto number = [&](const char* name) {
+    const auto best = report.find("best");
+    if (best == report.end() || !best->is_object() || !best->contains(name) || !(*best)[name].is_number())
+      refuse_report(file, str("best.", name,
+                              ": must be a number; the same `megalith finetune` writes its report again, without "
+                              "training again"));
+    return (*best)[name];
+  };
+  const std::string task =
+      report.contains("task") && report["task"].is_string() ? report["task"].get<std::string>() : "";
+  if (!tasks::task_named(task)) refuse_report(file, str("task = ", tasks::shown(task), ": must be ", kTasks));
+  const GivenTuning tuning{
+      .batch = number("batch").get<Index>(), .lr = number("lr").get<double>(), .epochs = number("epochs").get<Index>()};
+  if (!row.tunings.emplace(task, tuning).second) refuse_second(file, task, row);
+}
+
 }  // namespace
 
 void add_given_report(const nlohmann::ordered_json& report, const std::string& file, PaperTable table,
                       const std::string& name, std::vector<GivenRow>& rows) {
   const bool is_tuned = report.is_object() && report.contains("report") && report["report"] == "finetune";
+  if (table == PaperTable::table6) {
+    if (!is_tuned) refuse_report(file, "must be a report of `megalith finetune`, which has batch, rate and epochs");
+    return add_tuning(report, file, row_of(name, rows));
+  }
   if (!is_tuned) return add_eval_report(report, file, table, row_of(name, rows));
-  if (table != PaperTable::table5) refuse_report(file, "is a report of `finetune`, which is for table5");
+  if (table != PaperTable::table5) refuse_report(file, "is a report of `finetune`, which is for table5 and table6");
   const bool is_race = report.contains("task") && report["task"] == "race";
   add_tuned_scores(report, is_race, file, row_of(name, rows));
   if (const auto ensemble = report.find("ensemble"); ensemble != report.end() && ensemble->is_object())
@@ -224,7 +256,7 @@ void read_given_report(io::Fs& fs, const io::Path& file, PaperTable table, const
 
 std::string paper_table_text(PaperTable table, std::span<const GivenRow> given) {
   if (table == PaperTable::table3) return table3_text(given);
-  return table == PaperTable::table5 ? table5_text(given) : table6_text();
+  return table == PaperTable::table5 ? table5_text(given) : table6_text(given);
 }
 
 std::string paper_table_json(PaperTable table, std::span<const GivenRow> given) {
@@ -236,6 +268,14 @@ std::string paper_table_json(PaperTable table, std::span<const GivenRow> given) 
                                {"batch", preset.batch},
                                {"lr", preset.lr},
                                {"epochs", preset.epochs}});
+    json["given"] = Json::array();
+    for (const GivenRow& row : given)
+      for (const auto& [task, tuning] : row.tunings)
+        json["given"].push_back({{"model", row.name},
+                                 {"task", task},
+                                 {"batch", tuning.batch},
+                                 {"lr", tuning.lr},
+                                 {"epochs", tuning.epochs}});
     return json.dump(2) + '\n';
   }
   json["paper"] = Json::array();

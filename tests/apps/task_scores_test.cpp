@@ -12,6 +12,7 @@ namespace {
 using nlohmann::json;
 using support::Finished;
 using support::run_shell;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 class ScoredPredictions : public ::testing::Test {
@@ -76,6 +77,17 @@ TEST_F(ScoredPredictions, PredictionsThatLackIdsAreRefused) {
   EXPECT_THAT(finished.err, HasSubstr("p.json] prediction of 327 of 327 ids = missing (\""));
   EXPECT_EQ(finished.out, "");
   EXPECT_EQ(eval(kSquad2 + " --na-probs " + file("na.json", "{}")).code, 65);
+  const std::string broken = file("broken.json", "{"), none = file("none.json", "{}"), qqp = file("qqp.tsv", "q\n1\n");
+  const Finished all = eval("--task squad2 --data " + broken + " --score " + broken + " --na-probs " + broken);
+  EXPECT_EQ(all.code, 65);
+  EXPECT_THAT(all.err, ContainsRegex("broken.json[^\n]*\n[^\n]*broken.json[^\n]*\n[^\n]*broken.json"))
+      << "each of the three files";
+  const Finished lacks =
+      eval("--task squad2 --data " + squad("squad2.json.xz") + " --score " + none + " --na-probs " + none);
+  EXPECT_THAT(lacks.err, ContainsRegex("prediction of [^\n]*\n[^\n]*no-answer score of"));
+  const Finished pairs = eval("--task qqp --data " + qqp + " --score " + file("nothing", ""));
+  EXPECT_EQ(pairs.code, 65);
+  EXPECT_THAT(pairs.err, ContainsRegex("qqp.tsv[^\n]*(\n[^\n]*)*nothing"));
 }
 
 TEST_F(ScoredPredictions, OptionsOfModelsAreRefused) {
@@ -107,7 +119,8 @@ TEST_F(ScoredPredictions, StandInTheTablesOfThePaper) {
   EXPECT_THAT(table.out, HasSubstr("  -                33.9/20.4        -\n"));
   EXPECT_EQ(run_shell("megalith report table3").code, 0);
   EXPECT_EQ(run_shell("megalith report table6 --format json").code, 0);
-  EXPECT_EQ(run_shell("megalith report table6 " + out).code, 64);
+  EXPECT_THAT(run_shell("megalith report table6 " + out).err, HasSubstr("must be a report of `megalith finetune`"));
+  EXPECT_THAT(run_shell("megalith report table5 =" + out).err, HasSubstr("must be NAME=FILE with a name"));
   const Finished twice =
       run_shell("megalith report table5 a=" + out + " a=" + out + " " + out + " b=" + file("x", "3"));
   EXPECT_EQ(twice.code, 65);

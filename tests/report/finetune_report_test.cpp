@@ -36,7 +36,7 @@ TunedRun tuned_run(double lr, std::uint64_t seed, Index matched, Index mismatche
 }
 
 FinetuneReport mnli_report() {
-  FinetuneReport report{.task = Task::mnli, .recipe = "mnli.toml", .inference = "fp32 on cpu"};
+  FinetuneReport report{.task = Task::mnli, .recipe = "mnli.toml", .inference = "fp32 on cpu", .epochs = 3};
   report.search = {tuned_run(1e-5, 1, 2, 3), tuned_run(2e-5, 1, 4, 5)};
   report.best = 1;
   report.seeds = {tuned_run(2e-5, 1, 4, 5), tuned_run(2e-5, 2, 8, 7), tuned_run(2e-5, 3, 1, 2)};
@@ -98,6 +98,13 @@ TEST_F(FinetuneReportFile, StandsBesideTable5) {
   EXPECT_THAT(page, HasSubstr("\nMegatron-3.9B           1       91.4/91.4 "));
   EXPECT_THAT(page, HasSubstr("\nthis recipe             -       50.0/62.5 "));
   EXPECT_THAT(page, HasSubstr("\nthis recipe ensemble    -       75.0/100.0 "));
+}
+
+TEST_F(FinetuneReportFile, StandsBesideTable6) {
+  const std::vector<GivenRow> rows = rows_of(finetune_json(mnli_report()), PaperTable::table6);
+  EXPECT_THAT(paper_table_text(PaperTable::table6, rows),
+              HasSubstr("\nMNLI       mine              16     2e-05          3\n"));
+  EXPECT_THAT(finetune_markdown(mnli_report()), HasSubstr("of the checkpoint after epoch 3, the last one."));
 }
 
 TEST_F(FinetuneReportFile, RaceStandsWithItsTestSet) {

@@ -93,6 +93,30 @@ TEST_F(PaperTables, Table6ListsThePresets) {
   EXPECT_EQ(json::parse(paper_table_json(PaperTable::table6, {})).at("paper").size(), 15U);
 }
 
+TEST_F(PaperTables, Table6HasGivenRowsBelow) {
+  std::vector<GivenRow> rows;
+  const io::Path path = file("r.json", R"({"report": "finetune", "task": "qqp",
+    "best": {"lr": 5e-05, "batch": 32, "epochs": 3}})");
+  read_given_report(*fs_, path, PaperTable::table6, "mine", rows);
+  EXPECT_THAT(error_of<InputError>([&] { read_given_report(*fs_, path, PaperTable::table6, "mine", rows); }),
+              HasSubstr("task = \"qqp\": mine has two of it"));
+  read_given_report(*fs_, path, PaperTable::table6, "other", rows);
+  const std::string text = paper_table_text(PaperTable::table6, rows);
+  EXPECT_THAT(text, HasSubstr("task       preset or report  batch  learning rate  epochs\n"));
+  EXPECT_THAT(text, HasSubstr("QQP        mine              32     5e-05          3\n"
+                              "QQP        other             32     5e-05          3\n"));
+  const json all = json::parse(paper_table_json(PaperTable::table6, rows));
+  EXPECT_EQ(all.at("given").at(1),
+            json::parse(R"({"model": "other", "task": "qqp", "batch": 32, "lr": 5e-05, "epochs": 3})"));
+  EXPECT_EQ(refusal(PaperTable::table6, R"({"task": "qqp", "results": {"accuracy": 1}})"),
+            "[r.json] must be a report of `megalith finetune`, which has batch, rate and epochs");
+  EXPECT_EQ(refusal(PaperTable::table6, R"({"report": "finetune", "task": "qqp", "best": {"lr": 1, "batch": 2}})"),
+            "[r.json] best.epochs: must be a number; the same `megalith finetune` writes its report again, without "
+            "training again");
+  EXPECT_EQ(refusal(PaperTable::table6, R"({"report": "finetune", "task": "cola", "best": {}})"),
+            "[r.json] task = \"cola\": must be mnli, qqp, squad1, squad2 or race");
+}
+
 TEST_F(PaperTables, OtherReportsAreRefused) {
   EXPECT_EQ(
       refusal(PaperTable::table5, "[]"),
