@@ -1,5 +1,6 @@
 #include "apps/eval/task_scores.h"
 
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
+#include "megalith/io/file_problems.h"
 #include "megalith/report/finetune_report.h"
 #include "megalith/tasks/glue.h"
 #include "megalith/tasks/predictions.h"
@@ -27,52 +29,67 @@ Index other_predictions(const Predictions& predictions, std::size_t examples) {
 }
 
 TaskReport squad_scores(io::Fs& fs, const ScoreRequest& request) {
-  const tasks::SquadSet set = tasks::read_squad(fs, request.data, request.task);
-  const tasks::TextPredictions predictions = tasks::read_text_predictions(fs, request.score);
+  io::SeveralFiles files;
+  const auto set = files.read([&] { return tasks::read_squad(fs, request.data, request.task); });
+  const auto predictions = files.read([&] { return tasks::read_text_predictions(fs, request.score); });
+  std::optional<tasks::NoAnswerScores> no_answer = tasks::NoAnswerScores();
+  if (!request.na_probs.empty())
+    no_answer = files.read([&] { return tasks::read_no_answer_scores(fs, request.na_probs); });
   std::vector<std::string> ids;
-  for (const tasks::SquadQuestion& question : set.questions) ids.push_back(question.id);
-  tasks::require_predictions(request.score, request.data, ids,
-                             [&](const auto& id) { return predictions.contains(id); });
-  tasks::NoAnswerScores no_answer;
-  if (!request.na_probs.empty()) {
-    no_answer = tasks::read_no_answer_scores(fs, request.na_probs);
+  if (set)
+    for (const tasks::SquadQuestion& question : set->questions) ids.push_back(question.id);
+  const auto require_ids = [&](const std::string& file, const auto& of_ids, const char* what) {
+    if (!set || !of_ids) return;
     std::set<std::string_view> known;
-    for (const auto& [id, number] : no_answer) known.insert(id);
-    tasks::require_predictions(
-        request.na_probs, request.data, ids, [&](const auto& id) { return known.contains(id); }, "no-answer score");
-  }
-  return {.counts = {{"contexts", std::ssize(set.contexts)},
-                     {"questions", std::ssize(set.questions)},
-                     {"other_predictions", other_predictions(predictions, ids.size())}},
-          .results = tasks::squad_figures(set, request.task, predictions, no_answer)};
+    for (const auto& [id, value] : *of_ids) known.insert(id);
+    files.check([&] {
+      tasks::require_predictions(
+          file, request.data, ids, [&](const auto& id) { return known.contains(id); }, what);
+    });
+  };
+  require_ids(request.score, predictions, "prediction");
+  if (!request.na_probs.empty()) require_ids(request.na_probs, no_answer, "no-answer score");
+  files.throw_if_any();
+  return {.counts = {{"contexts", std::ssize(set->contexts)},
+                     {"questions", std::ssize(set->questions)},
+                     {"other_predictions", other_predictions(*predictions, ids.size())}},
+          .results = tasks::squad_figures(*set, request.task, *predictions, *no_answer)};
+}
+
+/// Of a file whose examples, at `examples` of its set, have a class. Throws InputError with the problems of both files.
+template <class Set, class Examples, class Predictions>
+void require_classes(const io::SeveralFiles& files, const ScoreRequest& request, const std::optional<Set>& set,
+                     Examples Set::*examples, const std::optional<Predictions>& predictions) {
+  files.throw_if_any();
+  std::vector<std::string> ids;
+  for (const auto& example : (*set).*examples) ids.push_back(example.id);
+  tasks::require_predictions(request.score, request.data, ids,
+                             [&](const auto& id) { return predictions->contains(id); });
 }
 
 TaskReport pair_scores(io::Fs& fs, const ScoreRequest& request) {
-  const tasks::PairSet set =
-      tasks::read_pairs(fs, request.data, request.task, tasks::Labels::required, request.max_line);
-  const tasks::ClassPredictions predictions =
-      tasks::read_class_predictions(fs, request.score, request.task, request.max_line);
-  std::vector<std::string> ids;
-  for (const tasks::PairExample& example : set.examples) ids.push_back(example.id);
-  tasks::require_predictions(request.score, request.data, ids,
-                             [&](const auto& id) { return predictions.contains(id); });
-  return {.counts = {{"examples", std::ssize(set.examples)},
-                     {"left_out", set.left_out},
-                     {"other_predictions", other_predictions(predictions, ids.size())}},
-          .results = tasks::pair_figures(set, predictions)};
+  io::SeveralFiles files;
+  const auto set = files.read(
+      [&] { return tasks::read_pairs(fs, request.data, request.task, tasks::Labels::required, request.max_line); });
+  const auto predictions =
+      files.read([&] { return tasks::read_class_predictions(fs, request.score, request.task, request.max_line); });
+  require_classes(files, request, set, &tasks::PairSet::examples, predictions);
+  return {.counts = {{"examples", std::ssize(set->examples)},
+                     {"left_out", set->left_out},
+                     {"other_predictions", other_predictions(*predictions, set->examples.size())}},
+          .results = tasks::pair_figures(*set, *predictions)};
 }
 
 TaskReport race_scores(io::Fs& fs, const ScoreRequest& request) {
-  const tasks::RaceSet set = tasks::read_race(fs, request.data, request.max_line);
-  const auto predictions = tasks::read_race_predictions(fs, request.score, request.max_line);
-  std::vector<std::string> ids;
-  for (const tasks::RaceQuestion& question : set.questions) ids.push_back(question.id);
-  tasks::require_predictions(request.score, request.data, ids,
-                             [&](const auto& id) { return predictions.contains(id); });
-  return {.counts = {{"articles", std::ssize(set.articles)},
-                     {"questions", std::ssize(set.questions)},
-                     {"other_predictions", other_predictions(predictions, ids.size())}},
-          .results = tasks::race_figures(set, predictions)};
+  io::SeveralFiles files;
+  const auto set = files.read([&] { return tasks::read_race(fs, request.data, request.max_line); });
+  const auto predictions =
+      files.read([&] { return tasks::read_race_predictions(fs, request.score, request.max_line); });
+  require_classes(files, request, set, &tasks::RaceSet::questions, predictions);
+  return {.counts = {{"articles", std::ssize(set->articles)},
+                     {"questions", std::ssize(set->questions)},
+                     {"other_predictions", other_predictions(*predictions, set->questions.size())}},
+          .results = tasks::race_figures(*set, *predictions)};
 }
 
 TaskReport scores_of(io::Fs& fs, const ScoreRequest& request) {

@@ -14,6 +14,7 @@
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
 #include "megalith/config/keys.h"
+#include "megalith/io/file_problems.h"
 #include "megalith/io/json_reader.h"
 #include "megalith/io/run_lock.h"
 #include "megalith/report/finetune_report.h"
@@ -64,8 +65,8 @@ class Finetune {
   void note_run(const TunedPoint& point, bool is_done);
   /// For a file that the key names.
   tasks::TaskSetConfig set_config(std::string_view key) const;
-  std::vector<ScoredFile> open_files(const char* name, std::string_view key,
-                                     const std::vector<std::string>& paths) const;
+  std::vector<ScoredFile> open_files(const char* name, std::string_view key, const std::vector<std::string>& paths,
+                                     io::SeveralFiles& opened) const;
   Numbers numbers() const { return job_.ensemble ? Numbers::kept : Numbers::left_out; }
   io::Path folder(const TunedPoint& point) const { return runs_ / point.name(); }
   ScorePlace place(const TunedPoint& point, const ScoredFile& file) const {
@@ -95,29 +96,32 @@ void require_not_stopped() {
 }
 
 tasks::TaskSetConfig Finetune::set_config(std::string_view key) const {
-  tasks::TaskSetConfig config = job_.plan.task.set_config(job_.plan.model.seq_len, job_.plan.data.max_line);
-  config.setting = key;
-  return config;
+  return job_.plan.task.set_config(job_.plan.model.seq_len, job_.plan.data.max_line, key);
 }
 
 std::vector<ScoredFile> Finetune::open_files(const char* name, std::string_view key,
-                                             const std::vector<std::string>& paths) const {
+                                             const std::vector<std::string>& paths, io::SeveralFiles& opened) const {
   std::vector<ScoredFile> files;
-  for (const std::string& path : paths)
-    files.push_back({.name = str(name, '_', files.size() + 1),
-                     .path = path,
-                     .set = tasks::open_task_set(*fs_, path, set_config(key), *tokenizer_, tasks::SampleUse::scoring)});
+  for (const std::string& path : paths) {
+    auto set = opened.read(
+        [&] { return tasks::open_task_set(*fs_, path, set_config(key), *tokenizer_, tasks::SampleUse::scoring); });
+    if (set) files.push_back({.name = str(name, '_', files.size() + 1), .path = path, .set = *std::move(set)});
+  }
   return files;
 }
 
 void Finetune::open_data() {
   const config::RunPlan& plan = job_.plan;
   tokenizer_ = open_tokenizer(*fs_, plan.data.tokenizer, plan.data.vocab_dir);
-  dev_ = open_files("dev", "data.valid", plan.data.valid);
-  test_ = open_files("test", "data.test", plan.data.test);
-  train_fingerprint_ = tasks::open_task_set(*fs_, plan.data.train.front(), set_config("data.train"), *tokenizer_,
-                                            tasks::SampleUse::training)
-                           ->fingerprint();
+  io::SeveralFiles opened;
+  opened.check([&] {
+    train_fingerprint_ = tasks::open_task_set(*fs_, plan.data.train.front(), set_config("data.train"), *tokenizer_,
+                                              tasks::SampleUse::training)
+                             ->fingerprint();
+  });
+  dev_ = open_files("dev", "data.valid", plan.data.valid, opened);
+  test_ = open_files("test", "data.test", plan.data.test, opened);
+  opened.throw_if_any();
 }
 
 /// The keys that change what a run computes, but for those of a point: those that `--resume` refuses to change or
@@ -296,7 +300,8 @@ void Finetune::run() {
   open_data();
   const io::RunLock lock = io::RunLock::take(job_.out, "finetune.lock");
   require_same_runs();
-  FinetuneReport report{.task = job_.task, .recipe = options_.recipe.file, .inference = {}};
+  FinetuneReport report{
+      .task = job_.task, .recipe = options_.recipe.file, .inference = {}, .epochs = job_.plan.task.epochs};
   search(report);
   const std::vector<TunedPoint> points = job_.seeds_of(job_.search[report.best]);
   report.seeds = {report.search[report.best]};

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,36 @@ class FileProblems {
  private:
   std::vector<std::string> listed_;
   Index more_ = 0;
+};
+
+/// Files that are read one after the other. What breaks their rules is reported of all of them together.
+class SeveralFiles {
+ public:
+  /// What read() returns; nothing, where it throws InputError.
+  template <class Read>
+  auto read(Read&& read) -> std::optional<decltype(read())> {
+    try {
+      return read();
+    } catch (const InputError& error) {
+      errors_ += (errors_.empty() ? "" : "\n") + std::string(error.what());
+      return std::nullopt;
+    }
+  }
+  /// For a check of what was read, which throws InputError.
+  template <class Check>
+  void check(Check&& check) {
+    read([&] {
+      check();
+      return true;
+    });
+  }
+  /// Throws InputError.
+  void throw_if_any() const {
+    if (!errors_.empty()) throw InputError(errors_);
+  }
+
+ private:
+  std::string errors_;
 };
 
 }  // namespace megalith::io

@@ -148,11 +148,12 @@ void add_article(const RaceText& source, RaceSet& set, std::unordered_map<std::s
   if (const auto [first, is_first] = places.emplace(*id, source.where); !is_first)
     reader.refuse(str("id = ", shown(*id)), str("must be unique; ", first->second, "has it, too"));
   if (questions->size() != options->size() || questions->size() != answers->size())
-    return reader.refuse(
+    reader.refuse(
         str("questions, options, answers = ", questions->size(), ", ", options->size(), ", ", answers->size()),
         "must be equally many");
   set.articles.push_back({.id = *id, .text = *text, .level = level_of(*id, source.folder)});
-  for (std::size_t q = 0; q < questions->size(); ++q) {
+  const std::size_t whole = std::min({questions->size(), options->size(), answers->size()});
+  for (std::size_t q = 0; q < whole; ++q) {
     RaceQuestion question{
         .id = question_id(*id, q), .text = {}, .options = {}, .article = std::ssize(set.articles) - 1};
     if (const std::string* const asked = reader.element(*questions, "questions", q)) question.text = *asked;

@@ -64,10 +64,12 @@ std::optional<SpanLabel> SquadWindows::label(Index window) const {
   const SquadWindow& w = windows_[static_cast<std::size_t>(window)];
   const auto& answers = set_.questions[static_cast<std::size_t>(w.question)].answers;
   if (answers.empty()) return SpanLabel();
-  const auto answer = std::ranges::find(answers, false, &SquadAnswer::is_ambiguous);
+  const auto answer = std::ranges::find_if(answers, [&](const SquadAnswer& of) {
+    return !of.is_ambiguous && tokens_of(context_of(w.question), of.range).size() > 0;
+  });
   if (answer == answers.end()) return std::nullopt;
   const TextRange tokens = tokens_of(context_of(w.question), answer->range);
-  if (tokens.size() < 1 || tokens.begin < w.first || tokens.end > w.first + w.count) return SpanLabel();
+  if (tokens.begin < w.first || tokens.end > w.first + w.count) return SpanLabel();
   const Index shift = context_begin(window) - w.first;
   return SpanLabel{.start = tokens.begin + shift, .end = tokens.end - 1 + shift};
 }

@@ -1,9 +1,11 @@
 #include "megalith/train/run_data.h"
 
+#include <map>
 #include <tuple>
 
 #include "megalith/base/hash.h"
 #include "megalith/base/str.h"
+#include "megalith/io/file_problems.h"
 #include "megalith/train/run_batches.h"
 
 namespace megalith::train {
@@ -45,23 +47,38 @@ using TextData = SampleData<data::DataSets, TrainBatches, HeldOutBatches, std::u
 using BertData = SampleData<data::BertDataSets, BertTrainBatches, BertHeldOutBatches>;  // the sets have the seed
 using ChatData = SampleData<data::ChatDataSets, ChatTrainBatches, ChatHeldOutBatches, std::uint64_t>;
 
+/// Each file's name without its ending; of files that share it, the whole path.
+std::vector<std::string> names_of(const std::vector<std::string>& files) {
+  if (files.size() == 1) return {kValid};
+  std::map<std::string, int> files_of;
+  for (const std::string& file : files) ++files_of[io::Path(file).stem().string()];
+  std::vector<std::string> names;
+  for (const std::string& file : files) {
+    const std::string stem = io::Path(file).stem().string();
+    names.push_back(files_of.at(stem) == 1 ? stem : file);
+  }
+  return names;
+}
+
 /// The files of a task: one to train on, and held-out ones that each have a score of their own.
 class TaskData final : public RunData {
  public:
   TaskData(io::Fs& fs, const config::RunPlan& plan, const tokenizer::Tokenizer& tokenizer)
       : seed_(plan.train.seed), global_batch_(plan.train.global_batch), name_(plan.data.train.front()) {
+    io::SeveralFiles files;
     const auto open = [&](const std::string& file, std::string_view key, tasks::SampleUse use) {
-      tasks::TaskSetConfig config = plan.task.set_config(plan.model.seq_len, plan.data.max_line);
-      config.setting = key;
-      auto set = tasks::open_task_set(fs, file, config, tokenizer, use);
+      const auto config = plan.task.set_config(plan.model.seq_len, plan.data.max_line, key);
+      auto set = files.read([&] { return tasks::open_task_set(fs, file, config, tokenizer, use); }).value_or(nullptr);
+      if (set == nullptr) return set;
       if (const std::string rows = set->left_out(); !rows.empty())
         notes_.left_out.push_back(str(key, ": ", file, ": ", rows));
       return set;
     };
     train_ = open(name_, "data.train", tasks::SampleUse::training);
-    for (const std::string& file : plan.data.valid)
-      valid_.push_back({plan.data.valid.size() == 1 ? kValid : io::Path(file).stem().string(),
-                        open(file, "data.valid", tasks::SampleUse::scoring)});
+    const std::vector<std::string> names = names_of(plan.data.valid);
+    for (std::size_t i = 0; i < names.size(); ++i)
+      valid_.push_back({names[i], open(plan.data.valid[i], "data.valid", tasks::SampleUse::scoring)});
+    files.throw_if_any();
   }
   Facts train() const override { return {name_, train_->num_tokens(), train_->count(), train_->fingerprint()}; }
   Facts valid() const override {

@@ -311,6 +311,8 @@ TEST_F(FinetuneCommand, AllProblemsAreNamedAtOnce) {
           {"--lr = x: must be numbers above 0, as 1e-5,2e-5", "--lr = 1e-5: comes twice", "--batch = 0: must be whole",
            "--ensemble = true: needs --seeds above 1", "data.valid is not set: its score chooses the runs",
            "checkpoint.dir = c: does not go with `finetune`", "train.global_batch"});
+  refused(64, "--lr '' --batch ''",
+          {"finetune: 2 problems\n  --lr = \"\": must be numbers above 0", "--batch = \"\": must be whole numbers"});
   refused(64, "--batch 8,9", {"train.global_batch = 9"});
   refused(64, "--lr 1e-5,2e-5 --batch 9 --set train.gemm=x",
           {"mnli.toml: 2 problems\n  train.", "train.global_batch = 9"});
@@ -319,6 +321,10 @@ TEST_F(FinetuneCommand, AllProblemsAreNamedAtOnce) {
            "mismatched set"});
   refused(64, "--set train.init=x", {"train.init = x: does not go with task.name"});
   refused(65, set_file("data.test", "nowhere.tsv"), {"nowhere.tsv"});
+  write_all(dir_ / "wrong.tsv", "index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tentail\n");
+  write_all(dir_ / "short.tsv", "index\tsentence1\n0\ta\n");
+  refused(65, set_file("data.train", "wrong.tsv") + set_file("data.test", "short.tsv"),
+          {"wrong.tsv:2] gold_label = \"entail\"", "short.tsv"});
   const Finished no_task = run_shell("megalith finetune " + out("bert.toml") + " --out " + out("no"));
   EXPECT_EQ(no_task.code, 64);
   EXPECT_THAT(no_task.err, HasSubstr("task.name is not set: `finetune` is for recipes with [task]"));

@@ -72,6 +72,13 @@ TEST_F(TaskProgram, MatchedAndMismatchedAreScoredByThemselves) {
   EXPECT_THAT(lines[lines.size() - 2], HasSubstr("{\"eval\":\"dev\",\"step\":6,"));
   EXPECT_THAT(lines.back(), HasSubstr("{\"eval\":\"other\",\"step\":6,"));
   EXPECT_THAT(lines.back(), HasSubstr("\"total\":4"));
+  std::filesystem::create_directory(dir_ / "mm");
+  write_all(dir_ / "mm/dev.tsv", pairs(4));
+  const Finished named =
+      finetune("named", "--set 'data.valid=[\"" + out("dev.tsv") + "\", \"" + out("mm/dev.tsv") + "\"]'");
+  ASSERT_EQ(named.code, 0) << named.err;
+  EXPECT_THAT(metrics("named").back(), HasSubstr("{\"eval\":\"" + out("mm/dev.tsv") + "\",\"step\":6,"))
+      << "files of one name have their whole paths";
 }
 
 TEST_F(TaskProgram, WhatDoesNotFitIsRefused) {
@@ -117,6 +124,9 @@ TEST_F(TaskProgram, WhatDoesNotFitIsRefused) {
   write_all(dir_ / "wrong.tsv", "index\tsentence1\tsentence2\tgold_label\n0\ta\tb\tentail\n");
   refused(65, set_file("data.train", "wrong.tsv"),
           "gold_label = \"entail\": must be entailment, neutral or contradiction");
+  const std::string two_files = set_file("data.train", "wrong.tsv") + set_file("data.valid", "nowhere.tsv");
+  refused(65, two_files, "wrong.tsv:2] gold_label = \"entail\"");
+  refused(65, two_files, "\n[data.valid] " + out("nowhere.tsv") + ": there is no such file");
   ASSERT_EQ(run_shell(train("gpt")).code, 0);
   refused(66, "--set task.init=" + out("gpt"), "model.family = gpt2: must be bert");
   EXPECT_THAT(

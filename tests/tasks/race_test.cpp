@@ -50,16 +50,17 @@ TEST_F(RaceFile, FoldersHaveAFilePerArticle) {
 TEST_F(RaceFile, AllProblemsAreListed) {
   EXPECT_EQ(
       refusal(article("high1", R"(["A", "E"])") + article("high1") + R"({"id": "x", "article": 1, "questions": []})" +
-              "\n" + article("high3", R"(["A"])") +
+              "\n" + article("high3", R"(["F"])") +
               R"({"id": "h4", "article": "t", "questions": ["q"], "options": [["a", "b", "c"]], "answers": ["B"]})" +
               "\n[]\n"),
-      "[dev.jsonl] 8 problems\n"
+      "[dev.jsonl] 9 problems\n"
       "  [dev.jsonl:1] answers[1] = \"E\": must be A, B, C or D\n"
       "  [dev.jsonl:2] id = \"high1\": must be unique; [dev.jsonl:1] has it, too\n"
       "  [dev.jsonl:3] article: must be a string\n"
       "  [dev.jsonl:3] options: is missing\n"
       "  [dev.jsonl:3] answers: is missing\n"
       "  [dev.jsonl:4] questions, options, answers = 2, 2, 1: must be equally many\n"
+      "  [dev.jsonl:4] answers[0] = \"F\": must be A, B, C or D\n"
       "  [dev.jsonl:5] options[0]: must be an array of 4 strings\n"
       "  [dev.jsonl:6] must be an object with id, article, questions, options and answers");
   EXPECT_THAT(refusal("{\"id\": \"\xFF\"}"), ::testing::HasSubstr("[dev.jsonl] line 1, column"));

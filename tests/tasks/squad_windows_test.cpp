@@ -127,6 +127,9 @@ TEST_F(LetterWindows, PlacesThatAreNotKnownGiveNoLabel) {
   unknown.is_ambiguous = true;
   EXPECT_EQ(windows({unknown}, kSmall).label(0), std::nullopt);
   EXPECT_EQ(windows({unknown, answer(1, 2)}, kSmall).label(0), (SpanLabel{5, 6}));
+  const SquadAnswer empty{.text = "", .range = {2, 2}};
+  EXPECT_EQ(windows({empty}, kSmall).label(0), std::nullopt) << "it is not the label of no answer";
+  EXPECT_EQ(windows({empty, answer(1, 2)}, kSmall).label(0), (SpanLabel{5, 6}));
 }
 
 TEST_F(LetterWindows, AnAnswerWithinAWordTakesItsTokens) {
