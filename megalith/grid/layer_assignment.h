@@ -22,6 +22,10 @@ class LayerAssignment {
   /// Entry s of `stage_layers` (pp*chunks numbers >= 0 that sum to num_layers) is the number of layers of stage s.
   /// Throws ConfigError: E_SIZE_NOT_POSITIVE, or naming stage_layers and the rule.
   static LayerAssignment uneven(Index num_layers, int pp, int chunks, std::span<const Index> stage_layers);
+  /// uneven(), or even() if `stage_layers` is empty, as the key parallel.stage_layers has it.
+  static LayerAssignment of(Index num_layers, int pp, int chunks, std::span<const Index> stage_layers) {
+    return stage_layers.empty() ? even(num_layers, pp, chunks) : uneven(num_layers, pp, chunks, stage_layers);
+  }
 
   int pp() const { return pp_; }
   int chunks() const { return static_cast<int>(stages_.size()) / pp_; }

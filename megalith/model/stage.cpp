@@ -13,8 +13,7 @@ namespace megalith::model {
 namespace {
 
 grid::LayerAssignment assign_layers(const StageConfig& config, int pp) {
-  if (config.stage_layers.empty()) return grid::LayerAssignment::even(config.model.num_layers, pp, config.chunks);
-  return grid::LayerAssignment::uneven(config.model.num_layers, pp, config.chunks, config.stage_layers);
+  return grid::LayerAssignment::of(config.model.num_layers, pp, config.chunks, config.stage_layers);
 }
 
 /// The shape of a schedule of so many samples: those of a step or of an evaluation.

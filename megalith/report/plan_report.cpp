@@ -210,10 +210,7 @@ std::string content_of(const config::RunPlan& plan, const grid::LayerAssignment&
 /// The stages of which one takes most under every recomputation: of those of one content the one with the most slots
 /// and buffers, as their numbers do not depend on recomputation.
 std::vector<int> largest_stages(const config::RunPlan& plan, const std::vector<BytesByOwner>& stages) {
-  const grid::LayerAssignment layers =
-      plan.stage_layers.empty()
-          ? grid::LayerAssignment::even(plan.model.num_layers, plan.grid.pp, plan.chunks)
-          : grid::LayerAssignment::uneven(plan.model.num_layers, plan.grid.pp, plan.chunks, plan.stage_layers);
+  const auto layers = grid::LayerAssignment::of(plan.model.num_layers, plan.grid.pp, plan.chunks, plan.stage_layers);
   std::map<std::string, int> largest;
   for (int stage = 0; stage < plan.grid.pp; ++stage) {
     const auto [found, is_new] = largest.try_emplace(content_of(plan, layers, stage), stage);

@@ -58,10 +58,7 @@ bool is_recomputed(const config::RunPlan& plan, Index layer) {
   const nn::RecomputeConfig& recompute = plan.recompute;
   if (recompute.mode != nn::RecomputeMode::full) return false;
   if (recompute.method == nn::RecomputeMethod::uniform) return true;
-  const Index layers = plan.model.num_layers;
-  const auto stages = plan.stage_layers.empty()
-                          ? grid::LayerAssignment::even(layers, plan.grid.pp, plan.chunks)
-                          : grid::LayerAssignment::uneven(layers, plan.grid.pp, plan.chunks, plan.stage_layers);
+  const auto stages = grid::LayerAssignment::of(plan.model.num_layers, plan.grid.pp, plan.chunks, plan.stage_layers);
   return std::ranges::any_of(stages.stages(), [&](const grid::LayerRange& of) {
     return of.begin <= layer && layer < of.end && layer - of.begin < recompute.layers;
   });
