@@ -295,7 +295,7 @@ void run_moe_bench(const MoeBench& b) {
     }
     if (world.rank() == 0) result = std::move(mine);
   };
-  // Of ECHO alone: others are of a run's steps.
+  // Only warnings about clones: the other ones are about steps, of which there are none here.
   for (const std::string& warning : plan.warnings()) {
     if (launcher.process == 0 && warning.starts_with("moe.echo.")) log::warning(warning);
   }

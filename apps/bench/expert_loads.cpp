@@ -9,6 +9,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/io/reader.h"
 #include "megalith/ops/group_rows.h"
 
@@ -29,15 +30,9 @@ double zipf_exponent(const std::string& text) {
   return value;
 }
 
-/// Throws InputError unless an option names a file that is there, and no folder.
-void require_named_file(io::Fs& fs, const std::string& file, const std::string& what, std::string_view hint) {
-  if (!fs.exists(file)) throw InputError(str(what, ": there is no such file", hint));
-  if (fs.is_dir(file)) throw InputError(str(what, ": is a folder, and must be a file", hint));
-}
-
 /// Throws InputError, which names the file and the line.
 std::vector<Index> sizes_of_file(io::Fs& fs, const std::string& file) {
-  require_named_file(fs, file, str("--sizes = ", file), "; must be even, zipf:S, or a file of sizes");
+  io::require_file(fs, file, str("--sizes = ", file), "; must be even, zipf:S, or a file of sizes");
   const io::MappedFile map = fs.map(file);
   io::Reader reader(map.bytes(), file);
   std::vector<Index> sizes;
@@ -127,8 +122,8 @@ ExpertLoad::ExpertLoad(io::Fs& fs, const std::string& text, const LoadSizes& siz
     return;
   }
   kind_ = Kind::trace;
-  require_named_file(fs, text.substr(kTrace.size()), str("--load = ", text),
-                     "; `megalith train --router-trace FILE` writes one");
+  io::require_file(fs, text.substr(kTrace.size()), str("--load = ", text),
+                   "; `megalith train --router-trace FILE` writes one");
   trace_ = std::make_shared<train::RouterTraceFile>(fs, text.substr(kTrace.size()), "--load", text);
   const train::RouterTraceShape& of = trace_->shape();
   const auto require = [&](bool holds, std::string_view what, Index has, std::string_view option, Index wanted) {

@@ -66,12 +66,12 @@ RunPlan iteration_plan(RunPlan plan) {
 }
 
 std::string settings_without_host_sizes(const RunPlan& plan) {
+  const int ranks = exchanging_ranks(plan);
+  if (ranks > nn::kMaxPeers) return "";
   RunPlan other = plan;
   nn::MoeConfig& moe = other.model.moe;
   std::string settings;
   const auto add = [&](std::string_view setting) { settings += str(settings.empty() ? "" : " and ", setting); };
-  const int ranks = exchanging_ranks(plan);
-  if (ranks > nn::kMaxPeers) return "";
   if (ranks > 1 && moe.dispatcher != nn::ExpertDispatcher::peer) {
     moe.dispatcher = nn::ExpertDispatcher::peer;
     add("moe.dispatcher = peer");

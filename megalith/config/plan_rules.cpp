@@ -88,6 +88,12 @@ void check_sizes(const RunPlan& plan, Problems& out) {
 /// Rows of FP8 operands on GPUs come in multiples of this (ops/scaled_matmul.h).
 constexpr Index kGemmRows = 4;
 
+/// "the nearest are 128 and 256": multiples of `step` beside `size`.
+std::string nearest_multiples(Index size, Index step) {
+  const Index below = size / step * step;
+  return below > 0 ? str("the nearest are ", below, " and ", below + step) : str("the least is ", step);
+}
+
 /// The widths of attention's operands that hold no whole blocks of 128 on each of tp ranks, in words; empty: none.
 std::string cut_widths(const model::ModelConfig& m, Index tp) {
   const Index heads = m.num_heads * m.head_width(), kv = m.kv_heads() * m.head_width(), step = ops::kScaleBlock * tp;
@@ -167,11 +173,9 @@ void check_fp8(const RunPlan& plan, Problems& out) {
   const auto require = [&](const char* key, Index size, Index ranks, const char* group = "parallel.tp") {
     const Index step = ops::kScaleBlock * ranks;
     if (size % step == 0) return;
-    const Index below = size / step * step;
     out.add(key, size,
             str("must be a multiple of ", ops::kScaleBlock, ranks > 1 ? str(" * ", group, " = ", step) : "",
-                " with train.precision = fp8, whose blocks no rank may cut; ",
-                below > 0 ? str("the nearest are ", below, " and ", below + step) : str("the least is ", step)));
+                " with train.precision = fp8, whose blocks no rank may cut; ", nearest_multiples(size, step)));
   };
   if (m.head_dim != 0) require("model.hidden_size", m.hidden_size, 1);
   if (m.num_moe_layers() < m.num_layers) require("model.ffn_hidden_size", m.ffn_hidden_size, tp);
@@ -184,10 +188,7 @@ void check_fp8(const RunPlan& plan, Problems& out) {
   }
   if (plan.fp8.head) require("model.padded_vocab_size", m.padded_vocab_size, tp);
   const Index samples = plan.train.micro_batch, tokens = samples * m.seq_len, parts = plan.sub_batches();
-  const auto nearest = [&](Index rows) {
-    const Index step = rows / std::gcd(rows, m.seq_len), below = samples / step * step;
-    return below > 0 ? str("the nearest are ", below, " and ", below + step) : str("the least is ", step);
-  };
+  const auto nearest = [&](Index rows) { return nearest_multiples(samples, rows / std::gcd(rows, m.seq_len)); };
   if (plan.fp8.weight_grad && tokens % ops::kScaleBlock != 0) {
     out.add("train.micro_batch", samples,
             str("micro_batch * model.seq_len = ", tokens, " must be a multiple of ", ops::kScaleBlock,

@@ -209,10 +209,9 @@ RunPlan resolve(const RunConfig& asked, int ranks, const CountIds& count_ids) {
     set_task_head(plan);
   }
   if (!plan.model.is_bert() && plan.data.separates_documents()) plan.model.documents = ops::DocumentMask::given;
-  Problems of_scopes;
-  plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, of_scopes);
-  if (!of_scopes.empty()) broken.names.push_back("graphs.scopes");
-  for (const std::string& line : of_scopes.lines()) out.add_line(line);
+  const std::size_t problems_before = out.lines().size();
+  plan.graphs.scopes = capture::read_scopes(*c.graphs.scopes, plan.graphs.mode, out);
+  if (out.lines().size() > problems_before) broken.names.push_back("graphs.scopes");
   if (!nn::read_modules(*c.recompute.modules, plan.recompute, out)) broken.names.push_back("recompute.modules");
   check_rules(plan, shape, broken, out);
   throw_if_any(asked, out, vocabulary);

@@ -66,7 +66,8 @@ struct TaskConfig {
 
   bool is_set() const { return !name.empty(); }
   /// The task must be set.
-  tasks::TaskSetConfig set_config(Index seq_len, Index max_line) const;
+  /// `setting`: the key or option that names the file.
+  tasks::TaskSetConfig set_config(Index seq_len, Index max_line, std::string_view setting = tasks::kDataOption) const;
 };
 
 /// Whether forward passes cut a microbatch into two sub-microbatches, so that the all-reduces over tp of one overlap

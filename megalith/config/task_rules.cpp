@@ -157,12 +157,13 @@ void take_model(const RunConfig& of_init, RunConfig& asked, std::vector<std::str
   }
 }
 
-tasks::TaskSetConfig TaskConfig::set_config(Index seq_len, Index max_line) const {
+tasks::TaskSetConfig TaskConfig::set_config(Index seq_len, Index max_line, std::string_view setting) const {
   return {.task = tasks::task_named(name).value(),
           .seq_len = seq_len,
           .max_query = max_query,
           .doc_stride = doc_stride,
-          .max_line = static_cast<std::size_t>(max_line)};
+          .max_line = static_cast<std::size_t>(max_line),
+          .setting = setting};
 }
 
 void set_samples(Index samples, RunPlan& plan) {

@@ -14,6 +14,11 @@
 #include "megalith/io/reader.h"
 
 namespace megalith::io {
+
+std::string text_of(const JsonPlace& place) {
+  return str("line ", place.line, ", column ", std::max<std::size_t>(1, place.column));
+}
+
 namespace {
 
 using nlohmann::json;
@@ -95,8 +100,8 @@ class BoundedText {
 
  private:
   [[noreturn]] void fail(JsonProblem problem, std::string_view rule) const {
-    throw JsonError(problem, str("[", source_.name, "] ", source_.part, source_.part.empty() ? "" : ", ", "line ",
-                                 place_.line, ", column ", std::max<std::size_t>(1, place_.column), ", ", rule));
+    throw JsonError(problem, str("[", source_.name, "] ", source_.part, source_.part.empty() ? "" : ", ",
+                                 text_of(place_), ", ", rule));
   }
 
   std::string_view text_;

@@ -39,6 +39,8 @@ struct JsonSource {
 struct JsonPlace {
   std::size_t line = 1, column = 0;
 };
+/// "line 1, column 2"; column 1 where nothing has been read.
+std::string text_of(const JsonPlace& place);
 
 /// What a text holds, one call after another, in its order. Texts may be moved from.
 class JsonVisitor {

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "megalith/base/error.h"
 #include "megalith/base/str.h"
 
 namespace megalith::io {
@@ -49,6 +50,11 @@ std::string looked_for_in(const Path& path) {
   std::error_code error;
   const Path here = std::filesystem::current_path(error);
   return path.is_absolute() || error ? std::string() : str("; it was looked for in ", here.string());
+}
+
+void require_file(Fs& fs, const Path& file, std::string_view what, std::string_view hint) {
+  if (!fs.exists(file)) throw InputError(str(what, ": there is no such file", hint));
+  if (fs.is_dir(file)) throw InputError(str(what, ": is a folder, and must be a file", hint));
 }
 
 }  // namespace megalith::io

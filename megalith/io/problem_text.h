@@ -18,4 +18,8 @@ std::string broken_link(const Path& path);
 /// reason, "; it was looked for in FOLDER" for another relative path, else "".
 std::string looked_for_in(const Path& path);
 
+/// Throws InputError "WHAT: there is no such file" or "WHAT: is a folder, and must be a file", with `hint` behind it,
+/// unless the file is there.
+void require_file(Fs& fs, const Path& file, std::string_view what, std::string_view hint);
+
 }  // namespace megalith::io

@@ -1,4 +1,5 @@
 #pragma once
+#include "megalith/ops/group_rows.h"
 #include "megalith/runtime/exec.h"
 
 namespace megalith::ops {
@@ -11,6 +12,10 @@ namespace megalith::ops {
 // R ranks, E experts, L = E / R. Rank q holds the experts q L .. (q + 1) L - 1, and the slots q S .. (q + 1) S - 1.
 
 inline constexpr Index kMaxEchoRanks = 256, kMaxEchoExperts = 1024, kMaxEchoSlots = 8;
+/// The slots of a rank with which experts and the slots of all ranks are at most kMaxGroups.
+constexpr Index max_echo_slots(Index ranks, Index experts) {
+  return experts < kMaxGroups ? (kMaxGroups - experts) / ranks : 0;
+}
 
 enum class EchoBalance : std::uint8_t {
   /// Pairs above the mean load leave the largest experts of a rank. The largest of these parts go to the ranks with the

@@ -72,7 +72,7 @@ void even_choices(Exec& ex, const EvenChoices& args) {
   ex.run({.name = kEvenChoices, .reads = {}, .writes = {args.experts}}, kernel_of_even_choices(args));
 }
 
-void even_choices_beside_plan(Exec& ex, const EvenChoices& args) {
+void even_choices_unplanned(Exec& ex, const EvenChoices& args) {
   ex.execute(kEvenChoices, kernel_of_even_choices(args));
 }
 

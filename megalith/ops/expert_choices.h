@@ -45,7 +45,7 @@ struct EvenChoices {
 };
 void even_choices(Exec& ex, const EvenChoices& args);
 /// The same in a warm-up, within a phase whose plan does not have it. Not for captures.
-void even_choices_beside_plan(Exec& ex, const EvenChoices& args);
+void even_choices_unplanned(Exec& ex, const EvenChoices& args);
 inline Index even_stride(Index num_experts, Index top_k) {
   Index stride = std::max<Index>(1, num_experts / top_k);
   while (std::gcd(stride, num_experts) != 1) ++stride;

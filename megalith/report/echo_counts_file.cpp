@@ -17,14 +17,14 @@
 namespace megalith::apps {
 namespace {
 
-constexpr std::uint64_t kMostPairs = std::numeric_limits<std::int32_t>::max();
+constexpr std::uint64_t kMaxPairs = std::numeric_limits<std::int32_t>::max();
 
 /// Numbers of an entry's input, and the most that each can be.
 constexpr std::array<std::pair<std::string_view, std::uint64_t>, 4> kSettings = {
     {{"ranks", ops::kMaxEchoRanks},
      {"experts", ops::kMaxEchoExperts},
      {"slots_per_rank", ops::kMaxEchoSlots},
-     {"min_pairs", kMostPairs}}};
+     {"min_pairs", kMaxPairs}}};
 constexpr std::string_view kInputKeys[] = {"ranks", "experts", "slots_per_rank", "min_pairs", "balance", "count"};
 
 /// Where a value begins whose last byte is text[at]; of a number the byte after it may have been read, too.
@@ -91,7 +91,7 @@ class CountsVisitor final : public io::JsonVisitor {
   void count(std::uint64_t value) override {
     const std::string path = value_path(), shown = std::to_string(value);
     if (path == matrix_ + "[][]") {
-      if (value > kMostPairs) fail(begin_of(shown), str("count = ", value, ": must be below 2^31"));
+      if (value > kMaxPairs) fail(begin_of(shown), str("count = ", value, ": must be below 2^31"));
       result_.counts.counts.push_back(static_cast<std::int32_t>(value));
       sum_ += value;
       ++row_;
@@ -105,7 +105,7 @@ class CountsVisitor final : public io::JsonVisitor {
     for (const auto& [known, most] : kSettings) {
       if (name == known && value > most) fail(begin_of(shown), str(name, " = ", value, ": must be at most ", most));
     }
-    numbers_[name] = {static_cast<Index>(std::min(value, kMostPairs)), begin_of(shown)};
+    numbers_[name] = {static_cast<Index>(std::min(value, kMaxPairs)), begin_of(shown)};
   }
   void text(std::string& value) override {
     const std::string shown = '"' + io::printable(value) + '"';
@@ -138,7 +138,7 @@ class CountsVisitor final : public io::JsonVisitor {
                        want_experts == 0 ? experts_ : want_experts, ", by ", who));
     }
     require_echo_grid(rows_, experts_, where);
-    if (sum_ > kMostPairs) fail(end_, str("sum of counts = ", sum_, ": must be below 2^31"));
+    if (sum_ > kMaxPairs) fail(end_, str("sum of counts = ", sum_, ": must be below 2^31"));
     if (const auto slots = setting("slots_per_rank")) {
       const io::JsonPlace& place_of = numbers_.at("slots_per_rank").place;
       if (*slots > experts_)
@@ -185,9 +185,7 @@ class CountsVisitor final : public io::JsonVisitor {
     return {1 + static_cast<std::size_t>(std::ranges::count(before, '\n')),
             last_end == std::string_view::npos ? begin + 1 : begin - last_end};
   }
-  std::string at(const io::JsonPlace& place_of) const {
-    return str("[", file_, "] line ", place_of.line, ", column ", std::max<std::size_t>(1, place_of.column), ", ");
-  }
+  std::string at(const io::JsonPlace& place_of) const { return str("[", file_, "] ", io::text_of(place_of), ", "); }
   [[noreturn]] void fail(const io::JsonPlace& place_of, const std::string& rule) const {
     throw InputError(at(place_of) + rule);
   }
@@ -196,7 +194,7 @@ class CountsVisitor final : public io::JsonVisitor {
     const std::string path = value_path();
     if (path == matrix_ + "[][]")
       fail(begin_of(shown),
-           str("count = ", shown, ": must be a whole number from 0 to ", kMostPairs, without_sign(shown)));
+           str("count = ", shown, ": must be a whole number from 0 to ", kMaxPairs, without_sign(shown)));
     if (path == matrix_ + "[]") fail(begin_of(shown), str("row = ", shown, ": must be an array of counts"));
     if (path == matrix_ && path != "$")
       fail(begin_of(shown), str("count = ", shown, ": must be R arrays of E numbers"));
@@ -250,8 +248,8 @@ EchoFile read_echo_counts(std::string_view text, std::string_view file, const Ec
 }
 
 std::string why_too_many_columns(Index ranks, Index experts, Index slots) {
-  if (ranks == 1 || experts + ranks * slots <= ops::kMaxGroups) return "";
-  const Index most = std::max<Index>(0, (ops::kMaxGroups - experts) / ranks);
+  const Index most = ops::max_echo_slots(ranks, experts);
+  if (ranks == 1 || slots <= most) return "";
   return str("times ", ranks, " ranks, plus ", experts, " experts, must be at most ", ops::kMaxGroups, "; use at most ",
              most, most == 0 ? ", or fewer experts" : "");
 }

@@ -6,6 +6,7 @@
 #include "megalith/base/error.h"
 #include "megalith/base/str.h"
 #include "megalith/config/moe_rules.h"
+#include "megalith/io/problem_text.h"
 #include "megalith/train/router_trace_file.h"
 
 namespace megalith::train {
@@ -84,13 +85,6 @@ class RouterTraceReader final : public RouterTrace {
   RouterTraceFile file_;
 };
 
-/// Throws InputError, which names the key, unless the file of moe.replay is there.
-void require_replay(io::Fs& fs, const std::string& file) {
-  constexpr const char* kWriter = "; `megalith train --router-trace FILE` writes one";
-  if (!fs.exists(file)) throw InputError(str("moe.replay = ", file, ": there is no such file", kWriter));
-  if (fs.is_dir(file)) throw InputError(str("moe.replay = ", file, ": is a folder, and must be a file", kWriter));
-}
-
 RouterTraceReader::RouterTraceReader(io::Fs& fs, const std::string& file, const RouterTraceShape& shape,
                                      Index first_step, Index last_step)
     : file_(fs, file, "moe.replay", file) {
@@ -124,7 +118,7 @@ void require_router_trace(const config::RunPlan& plan, const std::string& file) 
 std::unique_ptr<RouterTrace> open_router_trace(comm::World& world, io::Fs& fs, const config::RunPlan& plan,
                                                const io::Path& file, Index first_step) {
   if (const std::string& replay = plan.model.moe.replay; !replay.empty()) {
-    require_replay(fs, replay);
+    io::require_file(fs, replay, "moe.replay = " + replay, "; `megalith train --router-trace FILE` writes one");
     return std::make_unique<RouterTraceReader>(fs, replay, RouterTraceShape::of(plan), first_step, plan.train.steps);
   }
   if (file.empty() || !plan.model.moe.has_experts()) return std::make_unique<RouterTrace>();

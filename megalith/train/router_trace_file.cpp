@@ -33,7 +33,7 @@ bool is_possible(const Header& header) {
          header.first_step <= kMaxStep;
 }
 
-/// Of a byte after the header, whose line is the first. What follows is no text, and has no columns.
+/// Where a byte lies that comes after the header. The header is line 1. The rest is binary and has no columns.
 std::string place_of(std::size_t offset) { return str("line 2, byte ", offset + 1, " of the file, "); }
 
 /// Nothing for a file of another kind.
@@ -106,7 +106,7 @@ void RouterTraceFile::read(const nn::RoutedTokens& tokens, std::span<std::int32_
   const std::byte* from = map_.bytes().data() + begin_ + (step + shape_.first_value(tokens)) * sizeof(std::uint16_t);
   const auto top_k = static_cast<std::size_t>(shape_.top_k);
   const auto number = [](std::int32_t expert) { return expert < 0 ? ~expert : expert; };
-  // Of the number that was read last.
+  // Where the last number that was read lies.
   const auto here = [&] {
     return place_of(static_cast<std::size_t>(from - map_.bytes().data()) - sizeof(std::uint16_t));
   };

@@ -17,9 +17,6 @@
 
 #include "tests/comm/row_cases.h"
 
-// Every case of a collective, for all transports alike. They share the values and the checks below, so they are one
-// file, and it is longer than others.
-
 namespace megalith::comm {
 namespace {
 

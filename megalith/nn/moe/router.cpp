@@ -90,7 +90,7 @@ void Router::choose(Exec& ex, const Microbatch& microbatch, const Runs& runs, Sa
     if (config_.force_balance)
       ops::even_choices(ex, choices);
     else
-      ops::even_choices_beside_plan(ex, choices);
+      ops::even_choices_unplanned(ex, choices);
   }
   const bool replayed = replays(microbatch);
   if (replayed) microbatch.moe->decisions->replay(ex, rows_of(microbatch), saved.experts, saved.stays);

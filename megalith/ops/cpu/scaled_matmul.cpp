@@ -44,18 +44,8 @@ void add_scaled_product(const OperandPart& a, Index rows, const OperandPart& b, 
   for (Index i = 0; i < blocks; ++i) {
     left.load(a.operand, a.row, rows, a.block + i);
     right.load(b.operand, b.row, columns, b.block + i);
-    run_product(Product<float>{.m = rows,
-                               .n = columns,
-                               .k = std::min(kEdge, k - (a.block + i) * kEdge),
-                               .a = left.codes,
-                               .a_row = kEdge,
-                               .a_column = 1,
-                               .b = right.codes,
-                               .b_row = 1,
-                               .b_column = kEdge,
-                               .c = products,
-                               .c_row = kEdge,
-                               .beta = 0});
+    multiply<float>({rows, columns, std::min(kEdge, k - (a.block + i) * kEdge)}, {left.codes, kEdge, 1},
+                    {right.codes, 1, kEdge}, {products, kEdge, 0});
     for (Index r = 0; r < rows; ++r) {
       for (Index c = 0; c < columns; ++c)
         sums.at[r * kEdge + c] += left.scales[r] * right.scales[c] * products[r * kEdge + c];
