@@ -82,6 +82,7 @@ config::RunPlan layer_plan(const MoeBench& b) {
   set(c.train.micro_batch, Index{1});
   set(c.train.global_batch, *c.parallel.ep * *c.train.micro_batch);
   if (!b.precision.empty()) set(c.train.precision, b.precision);
+  if (c.train.precision == "fp8") set(c.fp8.experts, "all");
   set(c.train.deterministic, b.deterministic);
   set(c.device.type, b.device);
   set(c.data.tokenizer, "byte");

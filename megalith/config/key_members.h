@@ -50,6 +50,8 @@ inline constexpr auto kNamesOf<nn::RecomputeMode> = nn::kRecomputeModeNames;
 template <>
 inline constexpr auto kNamesOf<nn::Fp8Skip> = nn::kFp8SkipNames;
 template <>
+inline constexpr auto kNamesOf<nn::Fp8Experts> = nn::kFp8ExpertsNames;
+template <>
 inline constexpr auto kNamesOf<nn::RecomputeMethod> = nn::kRecomputeMethodNames;
 
 template <>

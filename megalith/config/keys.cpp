@@ -810,6 +810,15 @@ std::vector<Key> make_keys() {
        {warns, kDiffers},
        not_differ,
        "so have the GEMMs of the head; each rank then holds a multiple of 128 rows of `model.padded_vocab_size`"},
+      {"fp8.experts",
+       at([](auto& c) -> auto& { return c.fp8.experts; }),
+       literal("'wide'"),
+       one_of(kNamesOf<nn::Fp8Experts>),
+       {warns, kDiffers},
+       not_differ,
+       "the GEMMs of experts: `wide`: in FP8 from `model.hidden_size = 2048` on, where that is faster "
+       "([measured](benchmarks.md#fp8)), in bf16 below; `all`: in FP8; `none`: in bf16. Shared experts are as dense "
+       "layers"},
       {"device.type",
        at(
            [](auto& c) -> auto& { return c.device.type; }, [](auto& c) -> auto& { return c.device; }),

@@ -30,6 +30,11 @@ int RunPlan::sub_batches() const {
   return wanted && grid.tp > 1 && are_equal && !model.moe.has_experts() ? 2 : 1;
 }
 
+bool RunPlan::has_fp8_experts() const {
+  const nn::GemmFormats layer{.rows = train.policy().gemms};
+  return model.moe.has_experts() && nn::expert_formats(layer, fp8, model.hidden_size).rows == GemmFormat::e4m3;
+}
+
 std::vector<std::string> RunPlan::warnings() const {
   const std::pair<bool, const char*> idle[] = {
       {sequence_parallel && grid.tp == 1, "parallel.sequence_parallel = true: does nothing with parallel.tp = 1"},
@@ -46,6 +51,11 @@ std::vector<std::string> RunPlan::warnings() const {
   if (model.moe.gemm == nn::ExpertGemm::grouped) {
     if (const std::string why = why_no_grouped_gemm(*this); !why.empty())
       all.push_back("moe.gemm = grouped: runs as loop, a GEMM for each expert: " + why);
+  }
+  if (train.policy().gemms == GemmFormat::e4m3 && model.moe.has_experts() && fp8.experts == nn::Fp8Experts::wide &&
+      !has_fp8_experts()) {
+    all.push_back(str("fp8.experts = wide: experts stay in bf16, which is faster below model.hidden_size = ",
+                      nn::kFp8ExpertWidth));
   }
   if (ranks_per_node == 0) return all;
   for (std::string& warning : grid::placement_warnings(grid::GroupCatalog(grid), ranks_per_node))

@@ -180,11 +180,13 @@ void check_fp8(const RunPlan& plan, Problems& out) {
   if (m.head_dim != 0) require("model.hidden_size", m.hidden_size, 1);
   if (m.num_moe_layers() < m.num_layers) require("model.ffn_hidden_size", m.ffn_hidden_size, tp);
   if (m.moe.has_experts()) {
-    require("moe.ffn_hidden_size", m.moe.ffn_hidden_size, std::max(1, plan.grid.etp), "parallel.etp");
     require("moe.shared_ffn_hidden_size", m.moe.shared_ffn_hidden_size, tp);
-    if (m.moe.gemm == nn::ExpertGemm::loop)
-      out.add("moe.gemm", "loop",
-              "must be auto or grouped with train.precision = fp8, whose experts have one kernel for all");
+    if (plan.has_fp8_experts()) {
+      require("moe.ffn_hidden_size", m.moe.ffn_hidden_size, std::max(1, plan.grid.etp), "parallel.etp");
+      if (m.moe.gemm == nn::ExpertGemm::loop)
+        out.add("moe.gemm", "loop",
+                "must be auto or grouped with experts in fp8, which have one kernel for all; or use fp8.experts = none");
+    }
   }
   if (plan.fp8.head) require("model.padded_vocab_size", m.padded_vocab_size, tp);
   const Index samples = plan.train.micro_batch, tokens = samples * m.seq_len, parts = plan.sub_batches();

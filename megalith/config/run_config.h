@@ -99,7 +99,7 @@ struct RunConfig {
     std::optional<std::vector<std::string>> modules;
   } recompute;
   struct Fp8 {
-    std::optional<std::string> skip_layers;
+    std::optional<std::string> skip_layers, experts;
     std::optional<bool> weight_grad, head;
   } fp8;
   struct Device {

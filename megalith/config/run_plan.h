@@ -118,11 +118,13 @@ struct RunPlan {
   const char* init_key() const { return task.is_set() ? "task.init" : "train.init"; }
   /// Steps of an epoch of a fine-tuning run with so many samples: the last one may hold samples without a loss.
   Index steps_per_epoch(Index samples) const { return ceil_div(samples, train.global_batch); }
+  /// Whether GEMMs of experts have FP8 operands.
+  bool has_fp8_experts() const;
   /// Whether the algorithms of GEMMs are chosen, and kept in a table, before step 1.
   bool chooses_gemms() const { return device == Device::cuda && train.gemm == ops::GemmChoice::timed; }
 
   /// Warnings before a run begins: recipe_warnings, a warm-up that does not end within the run, settings that divide
-  /// work among ranks with only one rank, GEMMs of experts that cannot be grouped, and grid::placement_warnings() if
+  /// work among ranks with only one rank, GEMMs of experts that cannot be grouped or stay in bf16, and grid::placement_warnings() if
   /// ranks_per_node is known.
   std::vector<std::string> warnings() const;
 

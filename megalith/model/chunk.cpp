@@ -22,6 +22,7 @@ nn::SublayerStack make_layers(const ModelSpec& model, const grid::LayerRange& la
   std::vector<nn::SublayerStack::Entry> entries;
   for (Index layer = layers.begin; layer < layers.end; ++layer) {
     options.gemms = nn::gemm_formats(params.policy().gemms, config.fp8, layer, config.model_layers);
+    options.expert_gemms = nn::expert_formats(options.gemms, config.fp8, model.stream.hidden_size);
     const std::span<const nn::SublayerSpec> sublayers = model.of_layers(layer, layer + 1);
     const bool has_experts = std::ranges::any_of(
         sublayers, [](const nn::SublayerSpec& spec) { return std::holds_alternative<nn::MoeSpec>(spec.body); });

@@ -29,7 +29,9 @@ ParamSet params_of(const ChunkMemoryConfig& config, const nn::LayerGroups& group
 
 Index group_alignment(const ChunkMemoryConfig& config, const nn::LayerGroups& groups) {
   if (!groups.experts) return 1;
-  return expert_alignment(config.model, config.device, config.policy, groups.experts->etp().size());
+  Policy of_experts = config.policy;
+  of_experts.gemms = nn::expert_formats({.rows = config.policy.gemms}, config.chunk.fp8, config.model.hidden_size).rows;
+  return expert_alignment(config.model, config.device, of_experts, groups.experts->etp().size());
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ enum class HostCounts : std::uint8_t {
 /// For passes in which experts take all rows that chose them. `none` for models without experts.
 HostCounts host_counts(const ModelConfig& model, const ExpertSetting& setting);
 
-/// The alignment of experts' rows: that of the kernel which reads their numbers on the device, that of blocks for FP8
-/// operands on any device, 1 for loops of GEMMs.
+/// The alignment of experts' rows: that of the kernel which reads their numbers on the device, that of blocks where
+/// experts have FP8 operands, on any device, 1 for loops of GEMMs.
 Index expert_alignment(const ModelConfig& model, Device device, const Policy& policy, int etp);
 
 }  // namespace megalith::model

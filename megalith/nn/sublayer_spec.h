@@ -73,6 +73,7 @@ struct SublayerOptions {
   Index group_alignment = 1;                                      ///< of the rows of experts (ops::GroupRows)
   std::optional<ForwardStage> captured_end = ForwardStage::seam;  ///< SublayerStages
   GemmFormats gemms = {};
+  GemmFormats expert_gemms = {};  ///< of experts; shared ones have `gemms`
 };
 
 /// Appends the parameters of the norm and the sublayer, in the order of their ops.

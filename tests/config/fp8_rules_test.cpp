@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "megalith/base/str.h"
@@ -89,7 +90,8 @@ TEST(Fp8Rules, MicrobatchesAreRefusedThatCutBlocksOrRows) {
 
 TEST(Fp8Rules, ExpertsHaveWholeBlocksInEachSlice) {
   const auto problem = [](std::vector<std::string> settings) {
-    settings.insert(settings.begin(), {"moe.num_experts=4", "moe.ffn_hidden_size=256", "model.family=llama"});
+    settings.insert(settings.begin(),
+                    {"moe.num_experts=4", "moe.ffn_hidden_size=256", "model.family=llama", "fp8.experts=all"});
     return problem_in_fp8(settings);
   };
   EXPECT_EQ(problem({}), "");
@@ -105,8 +107,28 @@ TEST(Fp8Rules, ExpertsHaveWholeBlocksInEachSlice) {
             "  moe.shared_ffn_hidden_size = 200: must be a multiple of 128 with train.precision = fp8, whose blocks no "
             "rank may cut; the nearest are 128 and 256");
   EXPECT_EQ(problem({"moe.gemm=loop"}),
-            "r.toml: 1 problem\n  moe.gemm = loop: must be auto or grouped with train.precision = fp8, whose experts "
-            "have one kernel for all");
+            "r.toml: 1 problem\n  moe.gemm = loop: must be auto or grouped with experts in fp8, which have one kernel "
+            "for all; or use fp8.experts = none");
+}
+
+TEST(Fp8Rules, ExpertsInBf16HaveAnyWidth) {
+  const auto plan_of = [](std::vector<std::string> settings) {
+    for (const char* setting : {"moe.gemm=loop", "moe.ffn_hidden_size=200", "moe.num_experts=4", "model.head_dim=64",
+                                "model.family=llama", "train.precision=fp8"})
+      settings.insert(settings.begin(), setting);
+    return resolve(parse_recipe(kSmall, "r.toml", settings));
+  };
+  const RunPlan narrow = plan_of({"model.hidden_size=1920"});
+  EXPECT_FALSE(narrow.has_fp8_experts());
+  EXPECT_THAT(narrow.warnings(), ::testing::Contains("fp8.experts = wide: experts stay in bf16, which is faster below "
+                                                     "model.hidden_size = 2048"));
+  const RunPlan none = plan_of({"model.hidden_size=2048", "fp8.experts=none"});
+  EXPECT_FALSE(none.has_fp8_experts());
+  EXPECT_THAT(none.warnings(), ::testing::IsEmpty());
+  const RunPlan wide = plan_of({"model.hidden_size=2048", "moe.gemm=auto", "moe.ffn_hidden_size=256"});
+  EXPECT_TRUE(wide.has_fp8_experts());
+  EXPECT_TRUE(plan_of({"model.hidden_size=256", "fp8.experts=all", "moe.gemm=auto", "moe.ffn_hidden_size=256"})
+                  .has_fp8_experts());
 }
 
 TEST(Fp8Rules, TheHeadOfBertIsNone) {

@@ -27,6 +27,7 @@ config::RunConfig fp8_experts(const MoeGrid& grid, const std::string& family = "
   c.moe.num_experts = 4;
   c.moe.ffn_hidden_size = 256;
   c.moe.pattern = "m";
+  c.fp8.experts = "all";
   c.train.global_batch = 8;
   return c;
 }
@@ -41,6 +42,28 @@ void expect_same_bits(const RunRecord& got, const RunRecord& want) {
   EXPECT_EQ(got.losses, want.losses);
   EXPECT_EQ(got.norms, want.norms);
   EXPECT_TRUE(got.parameters.tensors() == want.parameters.tensors());
+}
+
+/// Below the width from which on FP8 is faster attention and shared experts have FP8 operands, experts those of bf16.
+TEST(Fp8Expert, NarrowOnesAreInBf16) {
+  config::RunConfig all = fp8_experts({2, 1, 1, 2, 1}), narrow = all;
+  narrow.fp8.experts = "wide";
+  narrow.moe.ffn_hidden_size = all.moe.ffn_hidden_size = 128;
+  config::RunConfig none = narrow, in_bf16 = narrow;
+  none.fp8.experts = "none";
+  in_bf16.train.precision = "bf16";
+  const auto got = trained(narrow);
+  expect_same_bits(*trained(none), *got);
+  for (const config::RunConfig* const other : {&all, &in_bf16}) {
+    const auto want = trained(*other);
+    EXPECT_NE(got->losses[0], want->losses[0]);
+    EXPECT_LE(relative_error(got->losses, want->losses), 5e-3);
+  }
+  narrow.moe.ffn_hidden_size = 72;  // FP8 would cut its blocks
+  narrow.moe.dispatcher = "all_to_all";
+  const auto sent = trained(narrow);
+  narrow.moe.dispatcher = "peer";
+  expect_same_bits(*trained(narrow), *sent);
 }
 
 class Fp8Experts : public ::testing::TestWithParam<std::string> {};

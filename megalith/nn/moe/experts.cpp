@@ -81,13 +81,13 @@ void Experts::declare(std::vector<ParamSpec>& specs, const std::string& name, co
 
 Experts::Experts(const std::string& name, const SublayerOptions& options, ParamSet& params)
     : recomputes_first_gemm_(options.recompute.has(RecomputeModule::mlp)),
-      formats_(options.gemms),
+      formats_(options.expert_gemms),
       up_(params.at(name + ".up.weight")),
       down_(params.at(name + ".down.weight")) {}
 
 PassForms Experts::row_forms(const SublayerOptions& options) {
-  if (options.gemms.rows != GemmFormat::e4m3) return {};
-  const bool turned = options.gemms.weight_grad == GemmFormat::e4m3,
+  if (options.expert_gemms.rows != GemmFormat::e4m3) return {};
+  const bool turned = options.expert_gemms.weight_grad == GemmFormat::e4m3,
              recomputes = options.recompute.has(RecomputeModule::mlp);
   return {.forward = {.numbers = false, .straight = true},
           .grads = {.numbers = !turned, .straight = true, .turned = turned},
