@@ -126,8 +126,12 @@ void InferenceOptions::add_to(CLI::App& command) {
   command
       .add_option("--device", device, "cpu or cuda (default: as trained; imported models: a GPU where there is one)")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  command.add_option("--precision", precision, "fp64, fp32 or bf16 (default: fp32 on CPUs, bf16 on GPUs)")
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16"}));
+  command
+      .add_option("--precision", precision,
+                  keys == GridKeys::all ? "fp64, fp32, bf16 or, on CPUs, fp8 (default: fp32 on CPUs, bf16 on GPUs)"
+                                        : "fp64, fp32 or bf16 (default: fp32 on CPUs, bf16 on GPUs)")
+      ->check(CLI::IsMember(keys == GridKeys::all ? std::vector<std::string>{"fp64", "fp32", "bf16", "fp8"}
+                                                  : std::vector<std::string>{"fp64", "fp32", "bf16"}));
 }
 
 CLI::Option* add_model(CLI::App& command, InferenceOptions& options) {
@@ -157,9 +161,11 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   const Device device = inference_device(options.device, usual_device_);
   c.device.type = std::string(name_of(device));
   c.train.precision = options.precision.empty() ? std::string(config::default_precision(device)) : options.precision;
-  if (c.train.precision == "fp8")
+  if (c.train.precision == "fp8" && device == Device::cuda)
     throw ConfigError(
-        "--precision = fp8: is for training; models that were trained with it compute in bf16 or fp32 here");
+        "--precision = fp8: is for --device cpu, where it gives the held-out losses of training; a GPU "
+        "computes in bf16 or fp32");
+  if (c.train.precision != "fp8") c.fp8 = {};
   if (device == Device::cuda && c.train.precision == "fp64")
     throw ConfigError("--precision = fp64: is for --device cpu; a GPU computes in bf16 or fp32");
   const int ranks = options.ranks > 0 ? options.ranks : launcher.processes;
@@ -245,6 +251,8 @@ void InferenceJob::describe_checkpoint(config::RunConfig& c) {
     c.bert = described.bert;
     c.task = described.task;
     c.moe = described.moe;
+    c.fp8 = saved.fp8;
+    c.fp8.weight_grad.reset();
     c.train.seed = saved.train.seed;  // of held-out samples that are masked
     c.data.tokenizer = trained.data.tokenizer;
     c.data.format = saved.data.format;
@@ -304,6 +312,8 @@ eval::InferenceConfig InferenceJob::config(std::vector<eval::AskedResult> result
                                .chunks = plan_.chunks,
                                .group_size = plan_.group_size,
                                .dtype = plan_.train.policy().compute,
+                               .gemms = plan_.train.policy().gemms,
+                               .fp8 = plan_.fp8,
                                .device = plan_.device,
                                .batch = batch_,
                                .results = std::move(results)};

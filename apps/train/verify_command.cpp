@@ -66,7 +66,7 @@ std::vector<config::RunPlan> plans_of_grids(io::Fs& fs, const VerifyOptions& opt
   steps.require(limit == 0 || options.steps <= limit, "--steps", options.steps,
                 str("must be at most train.steps = ", limit));
   steps.require(plans.front().train.precision != "fp8", "train.precision", "fp8",
-                "there are no bands between grids; set fp64, fp32, bf16 or fp16");
+                "there are no bands for tensors between grids; set fp64, fp32, bf16 or fp16");
   const std::string& precision = plans.front().train.precision;
   if (precision == "bf16" || precision == "fp16")
     steps.require(options.ops.value_or(1) <= 1, "--ops", options.ops.value_or(1),

@@ -29,7 +29,8 @@ InferenceModel::InferenceModel(InferenceConfig config, comm::World& world, const
       memory_({.model = config_.model,
                .ranges = chunk_ranges(config_, mesh_),
                .tp = {mesh_.tp, nn::SequenceParallel::off, 1},
-               .policy = {config_.dtype, config_.dtype},
+               .chunk = {.fp8 = config_.fp8, .model_layers = config_.model.num_layers},
+               .policy = {config_.dtype, config_.dtype, config_.gemms},
                .device = config_.device},
               mesh_),
       ledger_(config_.device) {

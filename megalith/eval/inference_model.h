@@ -14,9 +14,11 @@ namespace megalith::eval {
 
 struct InferenceConfig {
   model::ModelConfig model = {};
-  std::vector<Index> stage_layers = {};  ///< layers of every global stage; empty: equal shares
-  int chunks = 1, group_size = 0;        ///< of the pipeline's schedule
-  DType dtype = DType::f32;              ///< of parameters and activations
+  std::vector<Index> stage_layers = {};    ///< layers of every global stage; empty: equal shares
+  int chunks = 1, group_size = 0;          ///< of the pipeline's schedule
+  DType dtype = DType::f32;                ///< of parameters and activations
+  GemmFormat gemms = GemmFormat::compute;  ///< e4m3: of GEMMs as `fp8` has them, with dtype bf16
+  nn::Fp8Config fp8 = {};
   Device device = Device::cpu;
   Index batch = 1;  ///< samples per microbatch at most; fewer where there are fewer of a shape
   std::vector<AskedResult> results = {{nn::Result::losses}};

@@ -80,6 +80,31 @@ TEST_F(BertEval, GivesTheFiguresOfTheRunsOwnEvaluation) {
   }
 }
 
+/// The GEMMs of layers have the operands that they had in the run, and parameters are rounded from the same masters.
+TEST_F(BertEval, InFp8GivesTheFiguresOfTheRunsOwnEvaluation) {
+  const std::string wide = "--set train.precision=fp8 --set model.hidden_size=256 --set fp8.skip_layers=first ";
+  const Finished run = train_with_valid("a", wide);
+  ASSERT_EQ(run.code, 0) << run.err;
+  json want;
+  for (const std::string& line : metrics("a"))
+    if (line.starts_with("{\"eval\":")) want = json::parse(line);
+  const json report = report_of(run_shell(eval("a") + "--batch 2 --precision fp8")),
+             in_bf16 = report_of(run_shell(eval("a") + "--batch 2 --precision bf16"));
+  EXPECT_EQ(report.at("precision"), "fp8");
+  for (const auto& [name, value] : report.at("results").items())
+    EXPECT_NEAR(value.get<double>(), want.at(name).get<double>(), 1e-12 * value.get<double>()) << name;
+  EXPECT_NE(in_bf16.at("results").at("loss"), report.at("results").at("loss"));
+  expect_figures(in_bf16, report, 1e-2);
+  for (const char* const grid : {"--set parallel.pp=2", "--ranks 2", "--set parallel.tp=2"})
+    expect_figures(report_of(run_shell(eval("a") + "--precision fp8 " + grid)), report, 2e-3);
+  ASSERT_EQ(train_with_valid("narrow").code, 0);
+  const Finished cut = run_shell(eval("narrow") + "--precision fp8");
+  EXPECT_EQ(cut.code, 64);
+  EXPECT_THAT(cut.err, HasSubstr("blocks of 128, which no rank may cut"));
+  const Finished gpu = run_shell(eval("a") + "--precision fp8 --device cuda");
+  EXPECT_EQ(gpu.code, 64);
+}
+
 TEST_F(BertEval, GridsGiveTheSameFigures) {
   ASSERT_EQ(train_with_valid("a").code, 0);
   const json want = report_of(run_shell(eval("a") + "--precision fp64"));
