@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "tests/comm/gpu_ranks.h"
 #include "tests/gpu/moe_plan.h"
 
 // Runs whose experts have clones, on GPUs.
@@ -48,6 +49,13 @@ inline void train_with_clones(comm::World& world, const config::RunPlan& plan, E
   const double evaluated = evaluate();
   if (world.rank() == 0) run.evaluated = evaluated;
   put_params(run.parameters, engine.stage(), false);
+}
+
+/// Ranks that have a GPU each.
+inline std::unique_ptr<EchoRun> run_on_gpus(const config::RunPlan& plan) {
+  auto run = std::make_unique<EchoRun>();
+  comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) { train_with_clones(world, plan, *run); });
+  return run;
 }
 
 /// Experts of whole vectors: in 16 bits the kernel for all of them takes these, in f32 a loop of GEMMs.

@@ -23,6 +23,7 @@ using support::kClones;
 using support::MoeGrid;
 using support::plan_with_clones;
 using support::relative_error;
+using support::run_on_gpus;
 using support::train_with_clones;
 
 using RunOfPlan = std::unique_ptr<EchoRun> (*)(const config::RunPlan&);
@@ -32,12 +33,6 @@ std::unique_ptr<EchoRun> run_that_shares(const config::RunPlan& plan) {
   comm::run_peer_ranks(
       plan.grid.world_size, [&](comm::World& world) { train_with_clones(world, plan, *run); }, comm::InReach::tensors,
       comm::PeerCalls::all_in_turn);
-  return run;
-}
-
-std::unique_ptr<EchoRun> run_on_gpus(const config::RunPlan& plan) {
-  auto run = std::make_unique<EchoRun>();
-  comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) { train_with_clones(world, plan, *run); });
   return run;
 }
 

@@ -3,21 +3,14 @@
 
 #include "megalith/config/moe_rules.h"
 
-#include "tests/comm/gpu_ranks.h"
 #include "tests/gpu/echo_run.h"
 
 namespace megalith {
 namespace {
 
-using support::EchoRun;
 using support::expect_same_run;
 using support::MoeGrid;
-
-std::unique_ptr<EchoRun> trained(const config::RunPlan& plan) {
-  auto run = std::make_unique<EchoRun>();
-  comm::run_gpu_ranks(plan.grid.world_size, [&](comm::World& world) { support::train_with_clones(world, plan, *run); });
-  return run;
-}
+using support::run_on_gpus;
 
 /// The least widths of which neither tp = 2 nor etp = 2 cuts a block; ranks differ in load.
 config::RunPlan fp8_experts(const MoeGrid& grid, bool weight_grad) {
@@ -59,8 +52,8 @@ TEST_P(GpuFp8Experts, HaveTheSameBitsHoweverStepsAreMade) {
     SCOPED_TRACE(weight_grad);
     const config::RunPlan plan = fp8_experts(GetParam(), weight_grad);
     ASSERT_TRUE(plan.has_fp8_experts());
-    const auto want = trained(plan);
-    expect_same_run(*trained(plan), *want);
+    const auto want = run_on_gpus(plan);
+    expect_same_run(*run_on_gpus(plan), *want);
     config::RunPlan sent = plan, in_parts = plan, again = plan, from_graph = plan;
     sent.model.moe.dispatcher = nn::ExpertDispatcher::all_to_all;
     in_parts.model.moe.overlap = true;
@@ -73,7 +66,7 @@ TEST_P(GpuFp8Experts, HaveTheSameBitsHoweverStepsAreMade) {
                    : other == &in_parts ? "overlap"
                    : other == &again    ? "again"
                                         : "graph");
-      expect_same_run(*trained(*other), *want);
+      expect_same_run(*run_on_gpus(*other), *want);
     }
   }
 }
@@ -82,16 +75,16 @@ TEST_P(GpuFp8Experts, HaveTheSameBitsHoweverStepsAreMade) {
 TEST_P(GpuFp8Experts, ClonesChangeNothingButTheOrderOfSums) {
   if (GetParam().ep == 1) GTEST_SKIP() << "no rank could hold a clone";
   config::RunPlan plan = fp8_experts(GetParam(), false);
-  const auto want = trained(plan);
+  const auto want = run_on_gpus(plan);
   plan.model.moe.echo = support::kClones;
-  const auto got = trained(plan);
+  const auto got = run_on_gpus(plan);
   EXPECT_GT(got->clones, 0);
   EXPECT_EQ(got->losses[0], want->losses[0]);
   EXPECT_LE(support::relative_error(got->losses, want->losses), 2e-3);
   EXPECT_LE(support::relative_error(got->norms, want->norms), 5e-2);
   plan.graphs.mode = capture::GraphMode::iteration;
   plan.graphs.optimizer = true;
-  expect_same_run(*trained(plan), *got);
+  expect_same_run(*run_on_gpus(plan), *got);
 }
 
 }  // namespace
