@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "megalith/base/philox.h"
+#include "megalith/ops/elementwise.h"
 
 #include "tests/support/twin.h"
 
@@ -377,6 +378,53 @@ TYPED_TEST(GroupedProducts, TheDownInputGradientGoesBackThroughTheActivation) {
       expect_same<float>(this->template download<float>(dp), sums, "dp again");
       this->ex().release();
     }
+  }
+}
+
+/// Sizes that no op makes: below 0, and beyond the buffer, where p and the parts of sums end, too.
+TYPED_TEST(GroupedProducts, SizesOutsideTheBufferAreClamped) {
+  const Layout layout({0, 128, 384});
+  const Index rows = layout.row(2) + layout.size(2), units = 128;  // without the rows that follow in a layout
+  const auto outside = [&] {
+    TileGroups groups = this->groups(layout);
+    groups.rows = this->ids({-5, 128, 1 << 30});
+    return groups;
+  };
+  const auto run = [&](const auto& args) {
+    ASSERT_TRUE(ops::cuda::grouped_product(this->ex(), this->ex().stream(), args, outside(), 0));
+    this->ex().synchronize();
+  };
+  if (!this->can_run()) GTEST_SKIP() << "needs a Hopper GPU";
+  const Matrix x = this->of_rows(layout, kK, 1), w = this->of_weights(layout, kN, kK, 2);
+  const Tensor y = this->out(layout.all_rows, kN), x_there = this->upload(x).rows(0, rows);
+  run(ops::cuda::TiledForward{.x = x_there, .w = this->upload(w, layout.groups()), .y = y.rows(0, rows)});
+  expect_same<TypeParam>(this->download(y), product_of(layout, x, w, WeightRows::columns), "y");
+
+  const Tensor dy = this->upload(this->of_rows(layout, kN, 3)).rows(0, rows),
+               dw = this->ex().tensor({layout.groups(), kN, kK}, DType::f32),
+               want = this->ex().tensor({layout.groups(), kN, kK}, DType::f32);
+  run(ops::cuda::TiledWeightGrad{.dy = dy, .x = x_there, .dw = dw, .write = ops::Write::overwrite});
+  this->run(ops::cuda::TiledWeightGrad{.dy = dy, .x = x_there, .dw = want, .write = ops::Write::overwrite}, layout);
+  expect_same<float>(this->template download<float>(dw), this->template download<float>(want), "dw");
+
+  const Tensor down = this->upload(this->of_weights(layout, kN, units, 4), layout.groups()),
+               z = this->upload(this->of_rows(layout, units, 5)), p = this->ex().tensor({rows}, DType::f32),
+               sums = this->ex().tensor({layout.all_rows}, DType::f32),
+               parts = this->ex().tensor({layout.all_rows, ops::cuda::tiled_dp_parts(units)}, DType::f32);
+  ops::fill(this->ex(), p, 1);
+  ops::fill(this->ex(), sums, 7);
+  ops::fill(this->ex(), parts, 7);
+  run(ops::cuda::TiledDownInputGrad{.dy = dy,
+                                    .w = down,
+                                    .z = z.rows(0, rows),
+                                    .p = p,
+                                    .dz = z.rows(0, rows),
+                                    .dp = sums.rows(0, rows),
+                                    .parts = parts.rows(0, rows),
+                                    .activation = TiledActivation::gelu});
+  for (const Tensor& guarded : {sums, parts}) {
+    const Matrix got = this->template download<float>(guarded);
+    EXPECT_TRUE(std::all_of(got.at.begin() + rows, got.at.end(), [](float value) { return value == 7; }));
   }
 }
 

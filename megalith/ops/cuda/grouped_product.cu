@@ -76,8 +76,8 @@ GroupedArgs arguments(const GroupedOperands& operands, const TileGroups& groups)
     args.groups = static_cast<int>(groups.count < 0 ? groups.begin.dim(0) - groups.first : groups.count);
   } else {
     args.groups = 1;
-    args.all_rows = static_cast<int>(operands.a->dim(0));
   }
+  args.all_rows = static_cast<int>(operands.a->dim(0));
   args.result_rows = static_cast<int>(operands.result_rows);
   args.columns = static_cast<int>(operands.columns);
   args.depth = static_cast<int>(operands.depth);
@@ -129,14 +129,16 @@ bool run_grouped(Exec& ex, Stream stream, int sm_margin, std::initializer_list<c
 }
 
 /// dp of the rows of tiles: a thread per row adds its parts in order. Blocks are whole tiles of rows.
-__global__ void __launch_bounds__(kTileRows) add_dp_kernel(const float* parts, int count, const std::int32_t* begin,
-                                                           const std::int32_t* rows, int groups, float* dp) {
+__global__ void __launch_bounds__(kTileRows)
+    add_dp_kernel(const float* parts, int count, const std::int32_t* begin, const std::int32_t* rows, int groups,
+                  int all_rows, float* dp) {
   const int row = static_cast<int>(blockIdx.x * kTileRows + threadIdx.x), first = row - static_cast<int>(threadIdx.x);
   __shared__ int end;
   if (threadIdx.x == 0) end = 0;
   __syncthreads();
   for (int group = static_cast<int>(threadIdx.x); group < groups; group += kTileRows) {
-    if (begin[group] <= first && first < begin[group] + rows[group]) end = begin[group] + rows[group];
+    const ClampedGroup of = clamped_group(begin, rows, group, all_rows);
+    if (of.begin <= first && first < of.begin + of.rows) end = of.begin + of.rows;
   }
   __syncthreads();
   if (row >= end) return;
@@ -187,28 +189,27 @@ bool grouped_product(Exec& ex, Stream stream, const TiledInputGrad& args, const 
 }
 
 bool grouped_product(Exec& ex, Stream stream, const TiledDownInputGrad& args, const TileGroups& groups, int sm_margin) {
-  return run_grouped(ex, stream, sm_margin, {&args.dy, &args.w, &args.z, &args.dz, &args.ph},
-                     [&](const GroupedLaunch& how) {
-                       const Index units = args.w.dim(2), all_rows = args.z.dim(0);
-                       const GroupedOperands operands{
-                           .a = &args.dy, .b = &args.w, .out = &args.dz, .columns = units, .depth = args.w.dim(1)};
-                       const auto run = [&]<Kind kKind>() {
-                         GroupedArgs kernel_args = arguments<kKind>(operands, groups);
-                         kernel_args.has_more = static_cast<bool>(args.ph);
-                         if (args.ph) kernel_args.more = map_by_rows(args.ph, kChunkRows);
-                         kernel_args.z = map_by_rows(args.z, kTileRows);
-                         kernel_args.p = args.p ? pointer<const float>(args.p) : nullptr;
-                         kernel_args.parts = args.dp ? pointer<float>(args.parts) : nullptr;
-                         launch_grouped<kKind>(how, kernel_args);
-                         if (!args.dp) return;
-                         launch({stream, ceil_div(all_rows, kTileRows), kTileRows}, add_dp_kernel,
-                                pointer<const float>(args.parts), static_cast<int>(tiled_dp_parts(units)),
-                                kernel_args.begin, kernel_args.rows, kernel_args.groups, pointer<float>(args.dp));
-                       };
-                       if (args.activation == TiledActivation::gated)
-                         return run.template operator()<Kind::down_gated>();
-                       run.template operator()<Kind::down_gelu>();
-                     });
+  return run_grouped(
+      ex, stream, sm_margin, {&args.dy, &args.w, &args.z, &args.dz, &args.ph}, [&](const GroupedLaunch& how) {
+        const Index units = args.w.dim(2), all_rows = args.z.dim(0);
+        const GroupedOperands operands{
+            .a = &args.dy, .b = &args.w, .out = &args.dz, .columns = units, .depth = args.w.dim(1)};
+        const auto run = [&]<Kind kKind>() {
+          GroupedArgs kernel_args = arguments<kKind>(operands, groups);
+          kernel_args.has_more = static_cast<bool>(args.ph);
+          if (args.ph) kernel_args.more = map_by_rows(args.ph, kChunkRows);
+          kernel_args.z = map_by_rows(args.z, kTileRows);
+          kernel_args.p = args.p ? pointer<const float>(args.p) : nullptr;
+          kernel_args.parts = args.dp ? pointer<float>(args.parts) : nullptr;
+          launch_grouped<kKind>(how, kernel_args);
+          if (!args.dp) return;
+          launch({stream, ceil_div(all_rows, kTileRows), kTileRows}, add_dp_kernel, pointer<const float>(args.parts),
+                 static_cast<int>(tiled_dp_parts(units)), kernel_args.begin, kernel_args.rows, kernel_args.groups,
+                 static_cast<int>(all_rows), pointer<float>(args.dp));
+        };
+        if (args.activation == TiledActivation::gated) return run.template operator()<Kind::down_gated>();
+        run.template operator()<Kind::down_gelu>();
+      });
 }
 
 bool grouped_product(Exec& ex, Stream stream, const TiledWeightGrad& args, const TileGroups& groups, int sm_margin) {

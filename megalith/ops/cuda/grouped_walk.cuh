@@ -1,6 +1,7 @@
 #pragma once
 #include <cuda.h>
 
+#include "megalith/ops/cuda/clamped_group.cuh"
 #include "megalith/ops/cuda/common.cuh"
 #include "megalith/ops/cuda/grouped_product.h"
 
@@ -69,7 +70,7 @@ class Walk {
   __device__ Walk(const GroupedArgs& args, int rank, int lane) : args_(args), rank_(rank), lane_(lane) {
     int items = 0, largest = 0;
     for (int group = lane; group < args.groups; group += kWarp) {
-      const int rows = rows_of(group);
+      const int rows = group_at(group).rows;
       items += items_of(rows);
       largest = max(largest, size_class(rows));
     }
@@ -111,7 +112,9 @@ class Walk {
   static constexpr int kNowhere = 1 << 30;
   static constexpr int kBand = 8;  // in pairs of tiles
 
-  __device__ int rows_of(int group) const { return args_.rows == nullptr ? args_.all_rows : __ldg(args_.rows + group); }
+  __device__ ClampedGroup group_at(int group) const {
+    return clamped_group(args_.begin, args_.rows, group, args_.all_rows);
+  }
   /// A group's class: the larger the group, the greater.
   static __device__ int size_class(int rows) { return is_weight_grad(kKind) ? kWarp - __clz(rows) : 0; }
   __device__ int tile_rows(int rows) const {
@@ -129,8 +132,9 @@ class Walk {
   __device__ void load() {
     const int group = window_ + lane_;
     const bool is_there = group < args_.groups;
-    rows_ = is_there ? rows_of(group) : 0;
-    begin_ = is_there && args_.begin != nullptr ? __ldg(args_.begin + group) : 0;
+    const ClampedGroup of_lane = is_there ? group_at(group) : ClampedGroup{};
+    rows_ = of_lane.rows;
+    begin_ = of_lane.begin;
     end_ = is_there && size_class(rows_) == class_ ? items_of(rows_) : 0;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {

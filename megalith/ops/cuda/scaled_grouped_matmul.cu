@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "megalith/base/error.h"
+#include "megalith/ops/cuda/clamped_group.cuh"
 #include "megalith/ops/cuda/gemm.h"
 #include "megalith/ops/cuda/hopper_gpu.h"
 #include "megalith/ops/cuda/scaled_tiles.cuh"
@@ -58,8 +59,9 @@ class GroupedWalk {
  private:
   __device__ void load() {
     if (group_ >= args_.groups) return;
-    begin_ = __ldg(args_.begin + group_);
-    rows_ = __ldg(args_.rows + group_);
+    const ClampedGroup group = clamped_group(args_.begin, args_.rows, group_, args_.all_rows);
+    begin_ = group.begin;
+    rows_ = group.rows;
     height_ = ((kKind == Kind::weight_grad ? args_.result_rows : rows_) + kTile - 1) / kTile;
     if (kKind == Kind::weight_grad && rows_ == 0 && args_.adds) height_ = 0;
     items_ = height_ * (args_.columns / kTile);
@@ -130,6 +132,7 @@ void scaled_grouped_matmul(Exec& ex, Stream stream, const ScaledGroupedMatmul& a
   ScaledArgs all = arguments(args.a, args.b, args.c, args.groups);
   all.columns = static_cast<int>(args.c.dim(1));
   all.depth = static_cast<int>(args.a.values.dim(1));
+  all.all_rows = static_cast<int>(args.c.dim(0));
   if (args.turned)
     launch_scaled<Kind::rows_turned>(ex, stream, all, args.c.dtype(), SmMargin::none);
   else
@@ -141,6 +144,7 @@ void scaled_grouped_weight_grad(Exec& ex, Stream stream, const ScaledGroupedWeig
   ScaledArgs all = arguments(args.dy, args.x, args.dw, args.groups);
   all.result_rows = static_cast<int>(args.dw.dim(1));
   all.columns = static_cast<int>(args.dw.dim(2));
+  all.all_rows = static_cast<int>(args.x.values.dim(1));
   all.adds = args.write == Write::accumulate;
   launch_scaled<Kind::weight_grad>(ex, stream, all, args.dw.dtype(), args.sm_margin);
 }

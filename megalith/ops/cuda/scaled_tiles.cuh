@@ -53,7 +53,7 @@ struct ScaledArgs {
   const float* b_scales;             // of vectors or squares
   Index b_stride;                    // between blocks of the sum's index (vectors) or rows of squares
   const std::int32_t *begin, *rows;  // [groups]; grouped GEMMs
-  int groups;                        // grouped GEMMs
+  int groups, all_rows;              // grouped GEMMs; the rows of all groups' buffer
   int result_rows;                   // of a dense GEMM; of each group for weight gradients of groups
   int columns;                       // of the result; of each group for weight gradients of groups
   int depth;                         // but weight gradients of groups
