@@ -184,8 +184,9 @@ void check_fp8(const RunPlan& plan, Problems& out) {
     if (plan.has_fp8_experts()) {
       require("moe.ffn_hidden_size", m.moe.ffn_hidden_size, std::max(1, plan.grid.etp), "parallel.etp");
       if (m.moe.gemm == nn::ExpertGemm::loop)
-        out.add("moe.gemm", "loop",
-                "must be auto or grouped with experts in fp8, which have one kernel for all; or use fp8.experts = none");
+        out.add(
+            "moe.gemm", "loop",
+            "must be auto or grouped with experts in fp8, which have one kernel for all; or use fp8.experts = none");
     }
   }
   if (plan.fp8.head) require("model.padded_vocab_size", m.padded_vocab_size, tp);

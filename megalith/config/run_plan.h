@@ -124,8 +124,8 @@ struct RunPlan {
   bool chooses_gemms() const { return device == Device::cuda && train.gemm == ops::GemmChoice::timed; }
 
   /// Warnings before a run begins: recipe_warnings, a warm-up that does not end within the run, settings that divide
-  /// work among ranks with only one rank, GEMMs of experts that cannot be grouped or stay in bf16, and grid::placement_warnings() if
-  /// ranks_per_node is known.
+  /// work among ranks with only one rank, GEMMs of experts that cannot be grouped or stay in bf16, and
+  /// grid::placement_warnings() if ranks_per_node is known.
   std::vector<std::string> warnings() const;
 
   /// The same as a recipe with every key set. Parsing and resolving it gives this plan again.

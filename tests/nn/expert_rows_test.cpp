@@ -22,7 +22,7 @@ struct RowsCase {
   bool recomputes = false;
 
   SublayerOptions options() const {
-    SublayerOptions options{.group_alignment = ops::kScaleBlock, .gemms = {GemmFormat::e4m3, weight_grad}};
+    SublayerOptions options{.group_alignment = ops::kScaleBlock, .expert_gemms = {GemmFormat::e4m3, weight_grad}};
     options.recompute.mode = RecomputeMode::selective;
     if (recomputes) options.recompute.add(RecomputeModule::mlp);
     return options;
@@ -155,7 +155,7 @@ TEST(ExpertRows, FormsOfPasses) {
   };
   for (const bool recomputes : {false, true}) {
     SublayerOptions in_bf16 = RowsCase{.recomputes = recomputes}.options();
-    in_bf16.gemms = {};
+    in_bf16.expert_gemms = {};
     for (const RowForms& form :
          {Experts::row_forms(in_bf16).forward, Experts::row_forms(in_bf16).grads, Experts::row_forms(in_bf16).again})
       expect_forms(form, true, false, false);
