@@ -122,6 +122,7 @@ struct Unevenness {
 struct MoeResult {
   std::vector<LayerTimes> times;            ///< by step
   std::vector<std::vector<Index>> choices;  ///< by step and expert
+  LayerBytes bytes;                         ///< of rank 0
 };
 
 Unevenness unevenness(const MoeResult& result, int ranks) {
@@ -198,7 +199,9 @@ void print_layer_json(const MoeBench& b, const config::RunPlan& plan, const MoeR
                                 {"precision", plan.train.precision},
                                 {"load", b.load},
                                 {"expert_max_over_mean", load.of_experts},
-                                {"rank_max_over_mean", load.of_ranks}};
+                                {"rank_max_over_mean", load.of_ranks},
+                                {"kept_bytes", result.bytes.kept},
+                                {"scratch_bytes", result.bytes.scratch}};
   const bool has_clones = load_with_clones(result) > 0;
   if (has_clones) out["rank_max_over_mean_with_clones"] = load_with_clones(result);
   if (lacking_rows(result) > 0) out["pairs_left_out"] = lacking_rows(result);
@@ -288,7 +291,7 @@ void run_moe_bench(const MoeBench& b) {
   const auto body = [&](comm::World& world) {
     LayerBench layer(world, plan, load);
     layer.warm_up();
-    MoeResult mine;
+    MoeResult mine{.times = {}, .choices = {}, .bytes = layer.bytes()};
     for (Index step = 0; step < b.warmup; ++step) layer.step(0);
     for (Index step = 0; step < b.steps; ++step) {
       mine.times.push_back(layer.step(step));
@@ -296,9 +299,11 @@ void run_moe_bench(const MoeBench& b) {
     }
     if (world.rank() == 0) result = std::move(mine);
   };
-  // Only warnings about clones: the other ones are about steps, of which there are none here.
+  // Those about what a layer does; others are about training.
+  constexpr std::string_view kOfLayers[] = {"moe.echo.", "moe.gemm", "fp8.experts"};
   for (const std::string& warning : plan.warnings()) {
-    if (launcher.process == 0 && warning.starts_with("moe.echo.")) log::warning(warning);
+    const bool is_of_layer = std::ranges::any_of(kOfLayers, [&](auto key) { return warning.starts_with(key); });
+    if (launcher.process == 0 && is_of_layer) log::warning(warning);
   }
   run_job(launcher, {.shape = shape, .body = body});
   if (!result) return;

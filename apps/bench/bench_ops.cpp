@@ -396,6 +396,8 @@ void add_bench_ops(CLI::App& bench) {
     size("--vocab", o->vocab, "Vocabulary");
     size("--params", o->params, "Parameters of the optimizer's buffers", kMaxBytes);
     if (one.name == "gemm") {
+      command->get_option("--precision")
+          ->description("fp64, fp32, bf16, fp16 or fp8 (default: fp32 on the CPU, bf16 on a GPU)");
       const auto names = fp8_models();
       command
           ->add_option("--model", o->models,

@@ -17,6 +17,11 @@
 namespace megalith::apps {
 
 /// The parts of a layer of experts that are timed, in the order of a forward pass. Backward has them in reverse.
+/// Bytes that a layer takes of a rank, besides parameters: kept for backward, and for the ops of a pass.
+struct LayerBytes {
+  Index kept = 0, scratch = 0;
+};
+
 inline constexpr std::array<std::string_view, 5> kMoeParts = {"router", "preprocess", "dispatch", "experts", "combine"};
 
 /// With clones of experts, of these: the ops of a plan, and of where pairs go by it, which are a part of preprocess;
@@ -55,6 +60,7 @@ class LayerBench {
   LayerTimes step(Index step);
   /// What GPUs need before they are timed. Collective.
   void warm_up();
+  LayerBytes bytes() const { return {memory_plan_.saved_bytes, memory_plan_.scratch_bytes}; }
 
  private:
   /// Runs both passes and calls done(pass, stage) after each of their stages.

@@ -59,6 +59,8 @@ std::vector<IdleKey> idle_of(const RunPlan& plan) {
           {"data.chat_packing", !is_chat && !plan.data.chat_packing, "data.format = text"},
           {"data.chat_too_long", !is_chat && plan.data.chat_too_long != data::ChatTooLong::cut, "data.format = text"},
           {"fp8.experts", no_fp8 && plan.fp8.experts != nn::Fp8Experts::wide, kNoFp8},
+          {"fp8.experts", !no_fp8 && !plan.model.moe.has_experts() && plan.fp8.experts != nn::Fp8Experts::wide,
+           "moe.num_experts = 0"},
           {"fp8.skip_layers", no_fp8 && plan.fp8.skip_layers != nn::Fp8Skip::none, kNoFp8},
           {"fp8.head", no_fp8 && plan.fp8.head, kNoFp8},
           {"fp8.weight_grad", no_fp8 && plan.fp8.weight_grad, kNoFp8},

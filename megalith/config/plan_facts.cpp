@@ -31,8 +31,7 @@ int RunPlan::sub_batches() const {
 }
 
 bool RunPlan::has_fp8_experts() const {
-  const nn::GemmFormats layer{.rows = train.policy().gemms};
-  return model.moe.has_experts() && nn::expert_formats(layer, fp8, model.hidden_size).rows == GemmFormat::e4m3;
+  return model.moe.has_experts() && nn::expert_format(train.policy().gemms, fp8, model.hidden_size) == GemmFormat::e4m3;
 }
 
 std::vector<std::string> RunPlan::warnings() const {

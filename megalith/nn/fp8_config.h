@@ -45,10 +45,14 @@ constexpr GemmFormats gemm_formats(GemmFormat format, const Fp8Config& config, I
   return formats_with(format, config);
 }
 
-/// Those of the experts of a layer with formats `layer`, in a model of this hidden size.
-constexpr GemmFormats expert_formats(const GemmFormats& layer, const Fp8Config& config, Index hidden) {
+/// The format of experts' operands, in a model of this hidden size whose layers have `format`.
+constexpr GemmFormat expert_format(GemmFormat format, const Fp8Config& config, Index hidden) {
   const bool is_wide = config.experts == Fp8Experts::wide && hidden >= kFp8ExpertWidth;
-  return is_wide || config.experts == Fp8Experts::all ? layer : GemmFormats{};
+  return is_wide || config.experts == Fp8Experts::all ? format : GemmFormat::compute;
+}
+/// Those of the experts of a layer with formats `layer`.
+constexpr GemmFormats expert_formats(const GemmFormats& layer, const Fp8Config& config, Index hidden) {
+  return expert_format(layer.rows, config, hidden) == layer.rows ? layer : GemmFormats{};
 }
 
 /// Those of the head.

@@ -351,9 +351,14 @@ TEST_F(BenchOfExperts, MoeTakesWhatARecipeSets) {
 }
 
 TEST_F(BenchOfExperts, MoeMeasuresFp8) {
-  const nlohmann::json got = printed("moe --ep 2 --tokens 16 --hidden 256 --ffn 128 --steps 1 --precision fp8");
+  const std::string layer = "moe --ep 2 --tokens 128 --hidden 256 --ffn 128 --steps 1 --set fp8.weight_grad=true";
+  const nlohmann::json got = printed(layer + " --precision fp8"),
+                       none = printed(layer + " --precision fp8 --set fp8.experts=none"),
+                       bf16 = printed(layer.substr(0, layer.find(" --set")) + " --precision bf16");
   EXPECT_EQ(got.at("precision"), "fp8");
   EXPECT_GT(got.at("backward").at("seconds").get<double>(), 0);
+  EXPECT_EQ(none.at("kept_bytes"), bf16.at("kept_bytes"));
+  EXPECT_NE(got.at("kept_bytes"), bf16.at("kept_bytes")) << "rows are kept in FP8";
 }
 
 TEST_F(BenchOfExperts, MoeRefusesWhatItCannotMeasure) {
