@@ -207,6 +207,9 @@ void check_echo(const RunPlan& plan, Problems& out) {
               name_of_enum(nn::kEchoBackendNames, echo.backend),
               "moe.dispatcher = all_to_all has counts on the host: use moe.echo.backend = host_sized or auto, or "
               "moe.dispatcher = peer");
+  if (echo.backend != peer || is_sent || plan.grid.ep == 1) return;
+  const std::string why = why_no_peers(plan);
+  out.require(why.empty(), "moe.echo.backend", "peer", str(why, "; or use moe.echo.backend = auto"));
 }
 
 void check_grid(const RunPlan& plan, Problems& out) {
