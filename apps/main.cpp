@@ -217,7 +217,7 @@ constexpr CommandExample kExamples[] = {
     {"trace", "steps.json"},
     {"report table3", "mine=wikitext.json mine=lambada.json"},
     {"report table5", "mine=mnli.json mine=squad2.json"},
-    {"report table6", "--format json"},
+    {"report table6", "mine=out/mnli/report.json"},
     {"verify", "recipes/demo.toml --grid one --grid 'tp=2 pp=2' --steps 3 --set train.precision=fp64"},
     {"plan", "recipes/demo.toml --ranks 8 --set parallel.tp=2"},
     {"recipe", "recipes/demo.toml --set train.steps=100"},

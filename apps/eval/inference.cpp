@@ -126,12 +126,14 @@ void InferenceOptions::add_to(CLI::App& command) {
   command
       .add_option("--device", device, "cpu or cuda (default: as trained; imported models: a GPU where there is one)")
       ->check(CLI::IsMember({"cpu", "cuda"}));
+  std::vector<std::string> precisions = {"fp64", "fp32", "bf16"};
+  const bool has_fp8 = keys == GridKeys::all;  // commands that decode have other GEMMs
+  if (has_fp8) precisions.emplace_back("fp8");
   command
       .add_option("--precision", precision,
-                  keys == GridKeys::all ? "fp64, fp32, bf16 or, on CPUs, fp8 (default: fp32 on CPUs, bf16 on GPUs)"
-                                        : "fp64, fp32 or bf16 (default: fp32 on CPUs, bf16 on GPUs)")
-      ->check(CLI::IsMember(keys == GridKeys::all ? std::vector<std::string>{"fp64", "fp32", "bf16", "fp8"}
-                                                  : std::vector<std::string>{"fp64", "fp32", "bf16"}));
+                  str("Of parameters and activations (default: fp32 on CPUs, bf16 on GPUs)",
+                      has_fp8 ? "; fp8 is for CPUs" : ""))
+      ->check(CLI::IsMember(precisions));
 }
 
 CLI::Option* add_model(CLI::App& command, InferenceOptions& options) {
@@ -163,8 +165,8 @@ InferenceJob::InferenceJob(std::shared_ptr<io::Fs> fs, const InferenceOptions& o
   c.train.precision = options.precision.empty() ? std::string(config::default_precision(device)) : options.precision;
   if (c.train.precision == "fp8" && device == Device::cuda)
     throw ConfigError(
-        "--precision = fp8: is for --device cpu, where it gives the held-out losses of training; a GPU "
-        "computes in bf16 or fp32");
+        "--precision = fp8: is for --device cpu, where it repeats the evaluations of a run on CPUs; a "
+        "GPU computes in bf16 or fp32");
   if (c.train.precision != "fp8") c.fp8 = {};
   if (device == Device::cuda && c.train.precision == "fp64")
     throw ConfigError("--precision = fp64: is for --device cpu; a GPU computes in bf16 or fp32");

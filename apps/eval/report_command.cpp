@@ -30,24 +30,23 @@ struct ReportOptions {
 std::pair<std::string, std::string> name_and_file(io::Fs& fs, const std::string& report) {
   const std::size_t equals = report.find('=');
   if (equals == std::string::npos || fs.exists(report)) return {io::Path(report).stem().string(), report};
-  if (equals == 0) throw InputError(str("[", report, "] must be NAME=FILE with a name, or a file that exists"));
+  if (equals == 0 || equals + 1 == report.size())
+    throw InputError(str("[", report, "] must be NAME=FILE with a name and a file, or a file that exists"));
   return {report.substr(0, equals), report.substr(equals + 1)};
 }
 
 /// Rows in the order of their first report. Throws InputError with the problems of all reports.
 std::vector<GivenRow> given_rows(PaperTable table, const std::vector<std::string>& reports) {
   std::vector<GivenRow> rows;
-  io::FileProblems problems;
+  io::SeveralFiles files;
   const std::shared_ptr<io::Fs> fs = io::posix_fs();
   for (const std::string& report : reports) {
-    try {
+    files.check([&] {
       const auto [name, file] = name_and_file(*fs, report);
       read_given_report(*fs, file, table, name, rows);
-    } catch (const InputError& error) {
-      problems.add(error.what());
-    }
+    });
   }
-  problems.throw_if_any("report");
+  files.throw_if_any();
   return rows;
 }
 
@@ -65,8 +64,9 @@ void add_paper_table(CLI::App& report, const char* name, const char* help, Paper
                                                             "`finetune`"
                                                           : "report.json of `finetune`";
   command->add_option("reports", options->reports,
-                      str("[NAME=]FILE: ", files, "; those of one NAME are one row below the paper's",
-                          table == PaperTable::table6 ? ", for each task" : ""));
+                      str("[NAME=]FILE: ", files, "; ",
+                          table == PaperTable::table6 ? "each task of a NAME is a row below the paper's"
+                                                      : "those of one NAME are one row below the paper's"));
   command->add_option("--format", options->format, "text or json")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();

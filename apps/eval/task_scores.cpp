@@ -28,43 +28,37 @@ Index other_predictions(const Predictions& predictions, std::size_t examples) {
   return std::ssize(predictions) - static_cast<Index>(examples);
 }
 
+/// Keeps an error if an example of the set has nothing in `found`, by id. Does nothing without both.
+template <class Set, class Examples, class Found>
+void require_ids(io::SeveralFiles& files, const std::string& file, const std::string& data,
+                 const std::optional<Set>& set, Examples Set::*examples, const std::optional<Found>& found,
+                 std::string_view what = "prediction") {
+  if (!set || !found) return;
+  std::vector<std::string> ids;
+  for (const auto& example : (*set).*examples) ids.push_back(example.id);
+  std::set<std::string_view> known;
+  for (const auto& [id, value] : *found) known.insert(id);
+  files.check([&] {
+    tasks::require_predictions(
+        file, data, ids, [&](const auto& id) { return known.contains(id); }, what);
+  });
+}
+
 TaskReport squad_scores(io::Fs& fs, const ScoreRequest& request) {
   io::SeveralFiles files;
   const auto set = files.read([&] { return tasks::read_squad(fs, request.data, request.task); });
   const auto predictions = files.read([&] { return tasks::read_text_predictions(fs, request.score); });
+  require_ids(files, request.score, request.data, set, &tasks::SquadSet::questions, predictions);
   std::optional<tasks::NoAnswerScores> no_answer = tasks::NoAnswerScores();
-  if (!request.na_probs.empty())
+  if (!request.na_probs.empty()) {
     no_answer = files.read([&] { return tasks::read_no_answer_scores(fs, request.na_probs); });
-  std::vector<std::string> ids;
-  if (set)
-    for (const tasks::SquadQuestion& question : set->questions) ids.push_back(question.id);
-  const auto require_ids = [&](const std::string& file, const auto& of_ids, const char* what) {
-    if (!set || !of_ids) return;
-    std::set<std::string_view> known;
-    for (const auto& [id, value] : *of_ids) known.insert(id);
-    files.check([&] {
-      tasks::require_predictions(
-          file, request.data, ids, [&](const auto& id) { return known.contains(id); }, what);
-    });
-  };
-  require_ids(request.score, predictions, "prediction");
-  if (!request.na_probs.empty()) require_ids(request.na_probs, no_answer, "no-answer score");
+    require_ids(files, request.na_probs, request.data, set, &tasks::SquadSet::questions, no_answer, "no-answer score");
+  }
   files.throw_if_any();
   return {.counts = {{"contexts", std::ssize(set->contexts)},
                      {"questions", std::ssize(set->questions)},
-                     {"other_predictions", other_predictions(*predictions, ids.size())}},
+                     {"other_predictions", other_predictions(*predictions, set->questions.size())}},
           .results = tasks::squad_figures(*set, request.task, *predictions, *no_answer)};
-}
-
-/// Of a file whose examples, at `examples` of its set, have a class. Throws InputError with the problems of both files.
-template <class Set, class Examples, class Predictions>
-void require_classes(const io::SeveralFiles& files, const ScoreRequest& request, const std::optional<Set>& set,
-                     Examples Set::*examples, const std::optional<Predictions>& predictions) {
-  files.throw_if_any();
-  std::vector<std::string> ids;
-  for (const auto& example : (*set).*examples) ids.push_back(example.id);
-  tasks::require_predictions(request.score, request.data, ids,
-                             [&](const auto& id) { return predictions->contains(id); });
 }
 
 TaskReport pair_scores(io::Fs& fs, const ScoreRequest& request) {
@@ -73,7 +67,8 @@ TaskReport pair_scores(io::Fs& fs, const ScoreRequest& request) {
       [&] { return tasks::read_pairs(fs, request.data, request.task, tasks::Labels::required, request.max_line); });
   const auto predictions =
       files.read([&] { return tasks::read_class_predictions(fs, request.score, request.task, request.max_line); });
-  require_classes(files, request, set, &tasks::PairSet::examples, predictions);
+  require_ids(files, request.score, request.data, set, &tasks::PairSet::examples, predictions);
+  files.throw_if_any();
   return {.counts = {{"examples", std::ssize(set->examples)},
                      {"left_out", set->left_out},
                      {"other_predictions", other_predictions(*predictions, set->examples.size())}},
@@ -85,7 +80,8 @@ TaskReport race_scores(io::Fs& fs, const ScoreRequest& request) {
   const auto set = files.read([&] { return tasks::read_race(fs, request.data, request.max_line); });
   const auto predictions =
       files.read([&] { return tasks::read_race_predictions(fs, request.score, request.max_line); });
-  require_classes(files, request, set, &tasks::RaceSet::questions, predictions);
+  require_ids(files, request.score, request.data, set, &tasks::RaceSet::questions, predictions);
+  files.throw_if_any();
   return {.counts = {{"articles", std::ssize(set->articles)},
                      {"questions", std::ssize(set->questions)},
                      {"other_predictions", other_predictions(*predictions, set->questions.size())}},

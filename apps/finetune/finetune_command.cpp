@@ -40,20 +40,13 @@ void add_finetune(CLI::App& program) {
                    "Runs with the best rate and batch: seeds train.seed, train.seed + 1, ...")
       ->check(between(1, 1000))
       ->capture_default_str();
-  CLI::Option* lr = command->add_option("--lr", options->lr, "Rates to choose from: 1e-5,2e-5 (default: the recipe's)");
-  CLI::Option* batch =
-      command->add_option("--batch", options->batch, "Batches to choose from: 16,32 (default: the recipe's)");
+  command->add_option("--lr", options->lr, "Rates to choose from: 1e-5,2e-5 (default: the recipe's)");
+  command->add_option("--batch", options->batch, "Batches to choose from: 16,32 (default: the recipe's)");
   command->add_flag("--ensemble", options->ensemble,
                     "Also score the runs of all seeds together, by the mean of their probabilities");
-  command->callback([options, out, lr, batch] {
-    Problems problems;
-    const auto require_text = [&](const CLI::Option& option, const std::string& text, const char* rule) {
-      problems.require(option.count() == 0 || !text.empty(), option.get_name(), "\"\"", rule);
-    };
-    require_text(*out, options->out, "must name a folder; leave it away for out/RECIPE");
-    require_text(*lr, options->lr, "must be numbers above 0, as 1e-5,2e-5; leave it away for the recipe's");
-    require_text(*batch, options->batch, "must be whole numbers from 1, as 16,32; leave it away for the recipe's");
-    problems.throw_if_any("finetune");
+  command->callback([options, out] {
+    if (out->count() > 0 && options->out.empty())
+      throw ConfigError("--out = \"\": must name a folder; leave it away for out/RECIPE");
     run_finetune(*options);
   });
 }

@@ -23,10 +23,11 @@ namespace {
 
 /// The numbers of "A,B,C". Reports what is no number, and numbers that come twice.
 template <class Number>
-std::vector<Number> parse_list(const char* option, const std::string& text, const char* rule, Problems& problems) {
+std::vector<Number> parse_list(const char* option, const std::optional<std::string>& text, const char* rule,
+                               Problems& problems) {
   std::vector<Number> numbers;
-  if (text.empty()) return numbers;
-  std::istringstream items(text + ',');
+  if (!text) return numbers;
+  std::istringstream items(*text + ',');
   for (std::string item; std::getline(items, item, ',');) {
     Number number = 0;
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@ namespace megalith::apps {
 /// The command line of `finetune`.
 struct FinetuneOptions {
   RecipeOptions recipe;
-  std::string out;        ///< empty: out/RECIPE
-  std::string lr, batch;  ///< "1e-5,2e-5"; empty: the recipe's
+  std::string out;                       ///< empty: out/RECIPE
+  std::optional<std::string> lr, batch;  ///< "1e-5,2e-5"; nothing: the recipe's
   Index seeds = 5;
   bool ensemble = false;
 };

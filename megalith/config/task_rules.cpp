@@ -78,6 +78,12 @@ void derive_task(RunConfig& c, RunPlan& plan, Problems& out) {
   c.train.steps = 0;
   if (trains && c.data.train.value_or(std::vector<std::string>{}).size() != 1)
     out.add_line("data.train: must name one file of the task (RACE: a folder, too)");
+  const std::vector<std::string> valid = c.data.valid.value_or(std::vector<std::string>{});
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    const auto before = valid.begin() + static_cast<std::ptrdiff_t>(i);
+    out.require(std::find(valid.begin(), before, valid[i]) == before, "data.valid", valid[i],
+                "comes twice; name each file once");
+  }
   if (task) derive_sizes(c, *task, trains, out);
   plan.task.derives_warmup = !c.optimizer.warmup_steps;
   plan.task.derives_decay = !c.optimizer.decay_steps;

@@ -157,8 +157,9 @@ std::string finetune_markdown(const FinetuneReport& report) {
   const TunedRun& median = report.seeds.at(report.median);
   std::string text = str("# ", tasks::title_of(task), ", fine-tuned by ", report.recipe, "\n\nThe dev score is ",
                          tasks::deciding_figure(task),
-                         " in percent, the mean over the files of `data.valid`, of the checkpoint after epoch ",
-                         report.epochs, ", the last one. Scored in ", report.inference, ".\n");
+                         " in percent, the mean over the files of `data.valid`, of the checkpoint after the last of at "
+                         "most ",
+                         report.epochs, " epochs. Scored in ", report.inference, ".\n");
   if (report.search.size() > 1)
     text += str("\n## Search, one seed\n\n", run_rows(task, report.search, report.best, "best"));
   text += str("\n## Seeds\n\n", run_rows(task, report.seeds, report.median, "median"));

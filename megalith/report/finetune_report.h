@@ -51,7 +51,7 @@ struct FinetuneReport {
   tasks::Task task = tasks::Task::mnli;
   std::string recipe;                           ///< its file
   std::string inference;                        ///< how runs were scored: "fp32 on cpu, tp 1 pp 1 dp 1, batch 4"
-  Index epochs = 0;                             ///< of each run
+  Index epochs = 0;                             ///< of the recipe: of each run at most
   std::vector<TunedRun> search = {};            ///< of one seed, a run per rate and batch; one: no search
   std::size_t best = 0;                         ///< of `search`
   std::vector<TunedRun> seeds = {};             ///< with the best rate and batch

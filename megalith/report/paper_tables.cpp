@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -215,19 +216,23 @@ void add_tuned_scores(const Json& scores, bool is_race, const std::string& file,
 
 /// Batch, rate and epochs of the best run of a report of `finetune`.
 void add_tuning(const Json& report, const std::string& file, GivenRow& row) {
-  const auto number = [&](const char* name) {
-    const auto best = report.find("best");
-    if (best == report.end() || !best->is_object() || !best->contains(name) || !(*best)[name].is_number())
-      refuse_report(file, str("best.", name,
-                              ": must be a number; the same `megalith finetune` writes its report again, without "
-                              "training again"));
-    return (*best)[name];
-  };
   const std::string task =
       report.contains("task") && report["task"].is_string() ? report["task"].get<std::string>() : "";
   if (!tasks::task_named(task)) refuse_report(file, str("task = ", tasks::shown(task), ": must be ", kTasks));
+  const Json best = report.contains("best") && report["best"].is_object() ? report["best"] : Json::object();
+  const auto count = [&](const char* name, const char* fix) {
+    constexpr std::uint64_t kMost = std::numeric_limits<std::int32_t>::max();
+    const bool is_count = best.contains(name) && best[name].is_number_unsigned();
+    if (!is_count || best[name].get<std::uint64_t>() < 1 || best[name].get<std::uint64_t>() > kMost)
+      refuse_report(file, str("best.", name, ": must be a whole number from 1 on", fix));
+    return best[name].get<Index>();
+  };
+  const double lr = best.contains("lr") && best["lr"].is_number() ? best["lr"].get<double>() : 0;
+  if (!(lr > 0) || !std::isfinite(lr)) refuse_report(file, "best.lr: must be a number above 0");
   const GivenTuning tuning{
-      .batch = number("batch").get<Index>(), .lr = number("lr").get<double>(), .epochs = number("epochs").get<Index>()};
+      .batch = count("batch", ""),
+      .lr = lr,
+      .epochs = count("epochs", "; the same `megalith finetune` writes its report again, without training again")};
   if (!row.tunings.emplace(task, tuning).second) refuse_second(file, task, row);
 }
 

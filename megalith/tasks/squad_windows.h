@@ -48,8 +48,8 @@ class SquadWindows {
   PairSample sample(Index window) const;
   /// The place in that sequence of context token number `first`.
   Index context_begin(Index window) const;
-  /// The label for training: of the first answer whose place is known. Nothing if there are answers and the place of
-  /// none is known: the window is no example for training.
+  /// The label for training: of the first answer whose place is known and that has a token. Nothing if there are
+  /// answers, but no such one: the window is no example for training.
   std::optional<SpanLabel> label(Index window) const;
   /// Whether this window has the most context around a token of the context: the smaller number of tokens before and
   /// after it, plus 0.01 of the window's tokens. The earliest of equal ones.

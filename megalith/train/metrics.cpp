@@ -153,7 +153,8 @@ void MetricsLog::write_eval(Index step, const HeldOutResult& held_out) {
   for (const auto& [name, value] : held_out.figures)
     rest += str(",\"", name, "\":", std::visit([](auto figure) { return number(static_cast<double>(figure)); }, value));
   if (held_out.figures.empty()) rest = parts_of(result.losses) + perplexity_of(result.losses);
-  line(str(kEvaluation, "\"", held_out.name, "\",\"step\":", step, ",\"loss\":", number(result.loss), rest, "}"));
+  const std::string name = nlohmann::json(held_out.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  line(str(kEvaluation, name, ",\"step\":", step, ",\"loss\":", number(result.loss), rest, "}"));
 }
 
 void MetricsLog::write_choices(Index step, const ChoiceResult& result) {

@@ -1,6 +1,6 @@
 #include "megalith/train/run_data.h"
 
-#include <map>
+#include <algorithm>
 #include <tuple>
 
 #include "megalith/base/hash.h"
@@ -47,15 +47,14 @@ using TextData = SampleData<data::DataSets, TrainBatches, HeldOutBatches, std::u
 using BertData = SampleData<data::BertDataSets, BertTrainBatches, BertHeldOutBatches>;  // the sets have the seed
 using ChatData = SampleData<data::ChatDataSets, ChatTrainBatches, ChatHeldOutBatches, std::uint64_t>;
 
-/// Each file's name without its ending; of files that share it, the whole path.
+/// Of each file its name without its ending. If two share it, all have their whole paths.
 std::vector<std::string> names_of(const std::vector<std::string>& files) {
   if (files.size() == 1) return {kValid};
-  std::map<std::string, int> files_of;
-  for (const std::string& file : files) ++files_of[io::Path(file).stem().string()];
   std::vector<std::string> names;
   for (const std::string& file : files) {
     const std::string stem = io::Path(file).stem().string();
-    names.push_back(files_of.at(stem) == 1 ? stem : file);
+    if (std::ranges::find(names, stem) != names.end()) return files;
+    names.push_back(stem);
   }
   return names;
 }

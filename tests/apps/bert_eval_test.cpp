@@ -65,6 +65,11 @@ TEST_F(BertEval, GivesTheFiguresOfTheRunsOwnEvaluation) {
     const json report = report_of(run_shell(eval(order) + "--batch 2"));
     const json& results = report.at("results");
     EXPECT_EQ(results.contains("order_loss"), order == "sop");
+    for (const std::string& line : metrics(order)) {
+      if (!line.starts_with("{\"step\":") && !line.starts_with("{\"eval\":")) continue;
+      for (const char* const member : {"order_loss", "order_accuracy"})
+        EXPECT_EQ(json::parse(line).contains(member), order == "sop") << line;
+    }
     EXPECT_EQ(results.size(), order == "sop" ? 6U : 4U);
     for (const auto& [name, value] : results.items())
       EXPECT_NEAR(value.get<double>(), want.at(name).get<double>(), 1e-12 * value.get<double>()) << name;
@@ -95,14 +100,19 @@ TEST_F(BertEval, InFp8GivesTheFiguresOfTheRunsOwnEvaluation) {
     EXPECT_NEAR(value.get<double>(), want.at(name).get<double>(), 1e-12 * value.get<double>()) << name;
   EXPECT_NE(in_bf16.at("results").at("loss"), report.at("results").at("loss"));
   expect_figures(in_bf16, report, 1e-2);
-  for (const char* const grid : {"--set parallel.pp=2", "--ranks 2", "--set parallel.tp=2"})
-    expect_figures(report_of(run_shell(eval("a") + "--precision fp8 " + grid)), report, 2e-3);
+  for (const char* const grid : {"--set parallel.pp=2", "--ranks 2"})
+    expect_figures(report_of(run_shell(eval("a") + "--precision fp8 " + grid)), report, 1e-6);
+  const json on_two = report_of(run_shell(eval("a") + "--precision fp8 --set parallel.tp=2")),
+             on_two_in_bf16 = report_of(run_shell(eval("a") + "--precision bf16 --set parallel.tp=2"));
+  expect_figures(on_two, report, 2e-3);
+  EXPECT_NE(on_two.at("results").at("loss"), on_two_in_bf16.at("results").at("loss"));
   ASSERT_EQ(train_with_valid("narrow").code, 0);
   const Finished cut = run_shell(eval("narrow") + "--precision fp8");
   EXPECT_EQ(cut.code, 64);
   EXPECT_THAT(cut.err, HasSubstr("blocks of 128, which no rank may cut"));
   const Finished gpu = run_shell(eval("a") + "--precision fp8 --device cuda");
   EXPECT_EQ(gpu.code, 64);
+  EXPECT_THAT(gpu.err, HasSubstr("--precision = fp8: is for --device cpu"));
 }
 
 TEST_F(BertEval, GridsGiveTheSameFigures) {

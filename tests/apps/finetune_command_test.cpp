@@ -197,6 +197,12 @@ TEST_F(FinetuneCommand, ARestartRunsOnlyWhatIsMissing) {
   EXPECT_EQ(json::parse(report_of("whole")).at("test")[0].at("results").at("total"), 11);
   EXPECT_EQ(json::parse(report_of("whole")).at("ensemble").at("test")[0].at("results").at("total"), 11);
 
+  // A version that had no such key had its default.
+  json facts = json::parse(read_all(out("whole/finetune.json")));
+  ASSERT_EQ(facts.erase("fp8.experts"), 1U);
+  write_all(dir_ / "whole/finetune.json", facts.dump());
+  EXPECT_EQ(run_shell(command("whole", "", "3")).code, 0);
+
   const Finished other = run_shell(command("whole", "--set model.dropout=0.3 " + set_file("data.train", "test.tsv")));
   EXPECT_EQ(other.code, 64);
   EXPECT_THAT(other.err,
@@ -311,8 +317,8 @@ TEST_F(FinetuneCommand, AllProblemsAreNamedAtOnce) {
           {"--lr = x: must be numbers above 0, as 1e-5,2e-5", "--lr = 1e-5: comes twice", "--batch = 0: must be whole",
            "--ensemble = true: needs --seeds above 1", "data.valid is not set: its score chooses the runs",
            "checkpoint.dir = c: does not go with `finetune`", "train.global_batch"});
-  refused(64, "--lr '' --batch ''",
-          {"finetune: 2 problems\n  --lr = \"\": must be numbers above 0", "--batch = \"\": must be whole numbers"});
+  refused(64, "--lr '' --batch '' --set data.valid=[]",
+          {"--lr = \"\": must be numbers above 0", "--batch = \"\": must be whole numbers", "data.valid is not set"});
   refused(64, "--batch 8,9", {"train.global_batch = 9"});
   refused(64, "--lr 1e-5,2e-5 --batch 9 --set train.gemm=x",
           {"mnli.toml: 2 problems\n  train.", "train.global_batch = 9"});

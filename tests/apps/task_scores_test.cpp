@@ -121,10 +121,11 @@ TEST_F(ScoredPredictions, StandInTheTablesOfThePaper) {
   EXPECT_EQ(run_shell("megalith report table6 --format json").code, 0);
   EXPECT_THAT(run_shell("megalith report table6 " + out).err, HasSubstr("must be a report of `megalith finetune`"));
   EXPECT_THAT(run_shell("megalith report table5 =" + out).err, HasSubstr("must be NAME=FILE with a name"));
+  EXPECT_THAT(run_shell("megalith report table5 mine=").err, HasSubstr("must be NAME=FILE with a name and a file"));
   const Finished twice =
       run_shell("megalith report table5 a=" + out + " a=" + out + " " + out + " b=" + file("x", "3"));
   EXPECT_EQ(twice.code, 65);
-  EXPECT_THAT(twice.err, HasSubstr("[report] 2 problems"));
+  EXPECT_THAT(twice.err, ContainsRegex("a has two of it\n[^\n]*must be a report of"));
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ TEST_F(FinetuneReportFile, StandsBesideTable6) {
   const std::vector<GivenRow> rows = rows_of(finetune_json(mnli_report()), PaperTable::table6);
   EXPECT_THAT(paper_table_text(PaperTable::table6, rows),
               HasSubstr("\nMNLI       mine              16     2e-05          3\n"));
-  EXPECT_THAT(finetune_markdown(mnli_report()), HasSubstr("of the checkpoint after epoch 3, the last one."));
+  EXPECT_THAT(finetune_markdown(mnli_report()), HasSubstr("of the checkpoint after the last of at most 3 epochs."));
 }
 
 TEST_F(FinetuneReportFile, RaceStandsWithItsTestSet) {

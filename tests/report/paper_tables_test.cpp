@@ -110,9 +110,17 @@ TEST_F(PaperTables, Table6HasGivenRowsBelow) {
             json::parse(R"({"model": "other", "task": "qqp", "batch": 32, "lr": 5e-05, "epochs": 3})"));
   EXPECT_EQ(refusal(PaperTable::table6, R"({"task": "qqp", "results": {"accuracy": 1}})"),
             "[r.json] must be a report of `megalith finetune`, which has batch, rate and epochs");
-  EXPECT_EQ(refusal(PaperTable::table6, R"({"report": "finetune", "task": "qqp", "best": {"lr": 1, "batch": 2}})"),
-            "[r.json] best.epochs: must be a number; the same `megalith finetune` writes its report again, without "
-            "training again");
+  const auto of_best = [&](const std::string& best) {
+    return refusal(PaperTable::table6, R"({"report": "finetune", "task": "qqp", "best": )" + best + "}");
+  };
+  EXPECT_EQ(of_best(R"({"lr": 1, "batch": 2})"),
+            "[r.json] best.epochs: must be a whole number from 1 on; the same `megalith finetune` writes its report "
+            "again, without training again");
+  for (const char* const batch : {"16.5", "-1", "0", "1e300", "9223372036854775807", "\"8\""})
+    EXPECT_EQ(of_best(R"({"lr": 1, "epochs": 2, "batch": )" + std::string(batch) + "}"),
+              "[r.json] best.batch: must be a whole number from 1 on");
+  for (const char* const best : {R"({"batch": 2, "epochs": 2})", R"({"lr": 0, "batch": 2, "epochs": 2})", "3"})
+    EXPECT_EQ(of_best(best), "[r.json] best.lr: must be a number above 0");
   EXPECT_EQ(refusal(PaperTable::table6, R"({"report": "finetune", "task": "cola", "best": {}})"),
             "[r.json] task = \"cola\": must be mnli, qqp, squad1, squad2 or race");
 }
