@@ -57,6 +57,9 @@ TEST_P(ProcessRows, GiveTheBitsOfThreads) {
   const bool reran = steps("processes").front().find("\"rerun\":1") != std::string::npos;
   EXPECT_TRUE(reran || settings.find("rank_capacity_factor") == std::string::npos);
   EXPECT_THAT(digest_of(threads), ::testing::Not(HasSubstr("none")));
+  if (settings.find("moe.echo.") != std::string::npos) {
+    EXPECT_THAT(steps("threads").front(), ::testing::ContainsRegex("\"clones\":[1-9]"));
+  }
   const Finished values = run_shell("cd " + dir_.path().string() +
                                     " && for file in $(cd threads/checkpoints && find . -name '*.safetensors'); do "
                                     "cmp threads/checkpoints/$file processes/checkpoints/$file || exit 1; done");
@@ -75,7 +78,15 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"Echo", 4,
             "--set moe.echo.backend=peer --set moe.echo.slots=2 --set moe.echo.min_pairs=0 --set parallel.ep=2"},
         Way{"EchoEp4", 4,
-            "--set moe.echo.backend=peer --set moe.echo.slots=1 --set moe.echo.min_pairs=0 --set parallel.ep=4"}),
+            "--set moe.echo.backend=peer --set moe.echo.slots=1 --set moe.echo.min_pairs=0 --set parallel.ep=4"},
+        Way{"EchoBySizes", 4,
+            "--set moe.echo.backend=host_sized --set moe.echo.slots=2 --set moe.echo.min_pairs=0 --set parallel.ep=4"},
+        Way{"EchoSentAgain", 2,
+            "--set moe.dispatcher=all_to_all --set moe.echo.slots=2 --set moe.echo.min_pairs=0 --set parallel.ep=2 "
+            "--set moe.echo.weights=redispatch"},
+        Way{"EchoOfSlices", 4,
+            "--set moe.echo.slots=2 --set moe.echo.min_pairs=0 --set parallel.ep=2 --set parallel.tp=2 --set "
+            "parallel.etp=2 --set moe.echo.overlap=false --set moe.echo.backend=collective"}),
     [](const auto& each) { return std::string(each.param.name); });
 
 class RowsOfProcesses : public ProcessRows {};
@@ -84,9 +95,9 @@ class RowsOfProcesses : public ProcessRows {};
 TEST_F(RowsOfProcesses, OfSeveralHostsAreSentAndNotRead) {
   if (run_shell("unshare --uts hostname other").code != 0) GTEST_SKIP() << "only root may give processes a host name";
   std::ofstream(dir_ / "apart.sh") << "hostname host$OMPI_COMM_WORLD_RANK\nexec \"$@\"\n";
-  const auto apart = [&](const std::string& settings) {
+  const auto apart = [&](const std::string& settings, const std::string& name = "apart") {
     return run_shell(mpirun(2, "unshare --uts bash " + out("apart.sh") + " " +
-                                   train_process("apart", experts("--set parallel.ep=2 " + settings))));
+                                   train_process(name, experts("--set parallel.ep=2 " + settings))));
   };
   const Finished peer = apart("--set moe.dispatcher=peer");
   EXPECT_EQ(peer.code, 64) << peer.err;
@@ -97,6 +108,10 @@ TEST_F(RowsOfProcesses, OfSeveralHostsAreSentAndNotRead) {
   EXPECT_EQ(echo.code, 64) << echo.err;
   EXPECT_THAT(echo.err, HasSubstr("moe.echo.backend = peer: group etp-ep has ranks that share no memory (on several "
                                   "hosts, or in several containers), which cannot read each other's weights; use"));
+  const Finished clones = apart("--set moe.echo.slots=2 --set moe.echo.min_pairs=0", "clones");
+  ASSERT_EQ(clones.code, 0) << clones.err;
+  const std::string with_clones = "--set parallel.ep=2 --set moe.echo.slots=2 --set moe.echo.min_pairs=0";
+  EXPECT_EQ(digest_of(clones), digest_of(run_shell(train("with_clones", experts(with_clones)))));
   const Finished sent = apart("");
   ASSERT_EQ(sent.code, 0) << sent.err;
   ASSERT_EQ(run_shell(train("threads", experts("--set parallel.ep=2"))).code, 0);

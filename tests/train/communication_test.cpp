@@ -111,6 +111,44 @@ TEST(Communication, PipelineSendsOneActivationAndOneGradientAMicrobatch) {
   EXPECT_EQ(counters.at("embd")[comm::Op::all_reduce].calls, 1);
 }
 
+/// All calls of rank 0 in each step, of every op and group.
+std::vector<Index> calls_of_steps(const config::RunPlan& plan, Index first_step, Index steps) {
+  std::vector<Index> calls;
+  comm::run_ranks(plan.grid.world_size, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    engine.allocate();
+    const support::HashedBatches source(plan.model.vocab_size);
+    const auto all_calls = [&] {
+      Index sum = 0;
+      for (const comm::Group& group : world.groups())
+        for (const comm::Counter& counter : group.counters().by_op) sum += counter.calls;
+      return sum;
+    };
+    for (Index step = first_step; step < first_step + steps; ++step) {
+      const Index before = all_calls();
+      engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
+      if (world.rank() == 0) calls.push_back(all_calls() - before);
+    }
+  });
+  return calls;
+}
+
+/// The vote of a step has the counts of masked tokens of the next one. The first step of a run, or after a resume, sums
+/// its own first.
+TEST(Communication, BertSumsItsTargetsBesideTheVote) {
+  config::RunConfig c = support::small_config({.dp = 2}, "fp32", 8);
+  c.model.family = "bert";
+  c.bert.mask_fraction = 0.5;
+  const config::RunPlan plan = config::resolve(c);
+  for (const Index first : {0, 3}) {
+    const std::vector<Index> calls = calls_of_steps(plan, first, 3);
+    EXPECT_EQ(calls[0], calls[1] + 1) << first;
+    EXPECT_EQ(calls[1], calls[2]) << first;
+  }
+  const std::vector<Index> of_gpt = calls_of_steps(support::small_plan({.dp = 2}, "fp32", 8), 0, 3);
+  EXPECT_EQ(of_gpt[0], of_gpt[1]);
+}
+
 /// The calls of a rank that has its own idea of the step: the optimizer must not move on any rank.
 TEST(Agreement, ARankThatSkipsACollectiveStopsTheStepEverywhere) {
   const config::RunPlan plan = support::small_plan({.dp = 2}, "fp64", 2);

@@ -135,6 +135,30 @@ TEST_P(Fp8Family, GridsAgreeWithOneRank) {
   }
 }
 
+/// No operand depends on how a microbatch or a stage is cut: sub-microbatches, and two chunks of each stage.
+TEST_P(Fp8Family, SubMicrobatchesAndChunksChangeNoBit) {
+  config::RunConfig whole = whole_blocks({.tp = 2}, GetParam());
+  whole.train.micro_batch = 8;  // halves of one block of 128 tokens
+  whole.fp8.skip_layers = "none";
+  whole.parallel.tp_overlap = "none";
+  config::RunConfig halves = whole;
+  halves.parallel.tp_overlap = "halves";
+  ASSERT_EQ(config::resolve(halves).sub_batches(), 2);
+  const auto want = trained_fp8(whole), got = trained_fp8(halves);
+  EXPECT_EQ(got->losses, want->losses);
+  EXPECT_EQ(got->norms, want->norms);
+  EXPECT_TRUE(got->parameters.tensors() == want->parameters.tensors());
+
+  config::RunConfig stages = whole_blocks({.pp = 2}, GetParam());
+  stages.model.num_layers = 4;
+  config::RunConfig chunks = stages;
+  chunks.parallel.chunks = 2;
+  const auto of_stages = trained_fp8(stages), of_chunks = trained_fp8(chunks);
+  EXPECT_EQ(of_chunks->losses, of_stages->losses);
+  EXPECT_LE(relative_error(of_chunks->norms, of_stages->norms), 1e-6) << "chunks add their squares in another order";
+  EXPECT_TRUE(of_chunks->parameters.tensors() == of_stages->parameters.tensors());
+}
+
 TEST_P(Fp8Family, RecomputationAndGraphsChangeNoBit) {
   const RunRecord& want = fp8_of_one_rank(GetParam());
   config::RunConfig recomputed = fp8_config({}, GetParam()), from_graphs = recomputed;
