@@ -134,6 +134,12 @@ TEST(MoeRecipe, BadInputNamesKeyValueRuleAndTheNearestValue) {
        {"moe.echo.backend = peer: moe.dispatcher = all_to_all has counts on the host"}},
       {{"moe.echo.slots=2", "parallel.ep=2", "moe.dispatcher=all_to_all", "moe.echo.backend=collective"},
        {"moe.echo.backend = collective: moe.dispatcher = all_to_all"}},
+      {{"moe.echo.slots=2", "moe.echo.backend=peer", "moe.num_experts=16", "parallel.ep=16"},
+       {"moe.echo.backend = peer: at most 8 ranks read each other's rows, parallel.ep = 16 and parallel.etp = 1 make "
+        "it "
+        "16; or use moe.echo.backend = auto"}},
+      {{"moe.echo.slots=2", "parallel.ep=2", "moe.echo.backend=peer", "device.type=cuda", "parallel.transfers=kernels"},
+       {"moe.echo.backend = peer: on GPUs ranks read each other's rows with parallel.transfers = copy_engines only"}},
       {{"moe.echo.backend=pull"}, {"moe.echo.backend = pull", "peer"}},
       {{"moe.echo.weights=kept"}, {"moe.echo.weights = kept", "did you mean keep"}},
       {{"moe.echo.slot=2"}, {"moe.echo.slot = 2: no such key; did you mean moe.echo.slots?"}},
