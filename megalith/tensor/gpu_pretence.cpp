@@ -23,9 +23,11 @@ Pretence parse_pretence(std::string_view text) {
       pretence.no_library_backward = true;
     else if (word == "pcie")
       pretence.links_are_pcie = true;
+    else if (word == "ampere")
+      pretence.is_ampere = true;
     else
-      throw ConfigError(
-          str("MEGALITH_GPU_PRETENCE: ", word, ": must be no-cudnn-forward, no-cudnn-backward or pcie, with commas"));
+      throw ConfigError(str("MEGALITH_GPU_PRETENCE: ", word,
+                            ": must be no-cudnn-forward, no-cudnn-backward, pcie or ampere, with commas"));
   }
   return pretence;
 }

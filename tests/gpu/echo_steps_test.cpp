@@ -72,7 +72,7 @@ void expect_other_order_of_sums(const MoeGrid& grid, RunOfPlan run_of) {
   expect_other_order_of_sums(plan_of, run_of);
 }
 
-/// All tokens, an odd number of them, choose the same two experts. These leave home whole, and all others are empty.
+/// All tokens choose the same two experts. These leave home whole, and all others are empty. Samples have 13 tokens.
 void expect_hot_and_empty_experts(const MoeGrid& grid, RunOfPlan run_of) {
   const auto plan_of = [&](const std::string& precision, const nn::EchoConfig& echo) {
     constexpr support::MoeModel kHot{"Hot", [](config::RunConfig& c) {

@@ -3,7 +3,10 @@
 #include <map>
 #include <memory>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "megalith/tensor/gpu_pretence.h"
 
 #include "tests/gpu/gpu_plan.h"
 #include "tests/gpu/saved_gpu_run.h"
@@ -30,6 +33,25 @@ const SavedRun& of_one_gpu(bool weight_grad) {
   std::unique_ptr<SavedRun>& run = runs[weight_grad];
   if (run == nullptr) run = std::make_unique<SavedRun>(trained(fp8_plan({}, 20, weight_grad)));
   return *run;
+}
+
+TEST(GpuFp8, AnOlderGpuIsRefusedWithWhatToUse) {
+  MEGALITH_NEEDS_GPUS(1);
+  device::pretend({.is_ampere = true});
+  const config::RunPlan plan = fp8_plan({}, 4, false);
+  std::string error;
+  comm::run_gpu_ranks(1, [&](comm::World& world) {
+    train::Engine engine(world, plan);
+    try {
+      engine.allocate();
+    } catch (const ConfigError& refusal) {
+      error = refusal.what();
+    }
+  });
+  device::pretend({});
+  EXPECT_THAT(error, ::testing::HasSubstr("train.precision = fp8: [scaled_matmul]"));
+  EXPECT_THAT(error, ::testing::HasSubstr("needs compute capability 9.0 (H100, H200)"));
+  EXPECT_THAT(error, ::testing::HasSubstr("use bf16 instead"));
 }
 
 class GpuFp8Grid : public ::testing::TestWithParam<Grid> {};

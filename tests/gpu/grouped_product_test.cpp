@@ -381,13 +381,14 @@ TYPED_TEST(GroupedProducts, TheDownInputGradientGoesBackThroughTheActivation) {
   }
 }
 
-/// Sizes that no op makes: below 0, and beyond the buffer, where p and the parts of sums end, too.
+/// Places and sizes that no op makes: below 0, and beyond the buffer, where p and the parts of sums end, too.
 TYPED_TEST(GroupedProducts, SizesOutsideTheBufferAreClamped) {
-  const Layout layout({0, 128, 384});
+  const Layout layout({0, 128, 384, 0});
   const Index rows = layout.row(2) + layout.size(2), units = 128;  // without the rows that follow in a layout
   const auto outside = [&] {
     TileGroups groups = this->groups(layout);
-    groups.rows = this->ids({-5, 128, 1 << 30});
+    groups.begin = this->ids({-7, 0, 128, 1 << 29});
+    groups.rows = this->ids({-5, 128, 1 << 30, 3});
     return groups;
   };
   const auto run = [&](const auto& args) {
@@ -407,24 +408,33 @@ TYPED_TEST(GroupedProducts, SizesOutsideTheBufferAreClamped) {
   this->run(ops::cuda::TiledWeightGrad{.dy = dy, .x = x_there, .dw = want, .write = ops::Write::overwrite}, layout);
   expect_same<float>(this->template download<float>(dw), this->template download<float>(want), "dw");
 
-  const Tensor down = this->upload(this->of_weights(layout, kN, units, 4), layout.groups()),
-               z = this->upload(this->of_rows(layout, units, 5)), p = this->ex().tensor({rows}, DType::f32),
-               sums = this->ex().tensor({layout.all_rows}, DType::f32),
-               parts = this->ex().tensor({layout.all_rows, ops::cuda::tiled_dp_parts(units)}, DType::f32);
+  const Matrix down = this->of_weights(layout, kN, units, 4), numbers = this->of_rows(layout, units, 5);
+  const Tensor weights = this->upload(down, layout.groups()), p = this->ex().tensor({rows}, DType::f32);
   ops::fill(this->ex(), p, 1);
-  ops::fill(this->ex(), sums, 7);
-  ops::fill(this->ex(), parts, 7);
-  run(ops::cuda::TiledDownInputGrad{.dy = dy,
-                                    .w = down,
-                                    .z = z.rows(0, rows),
-                                    .p = p,
-                                    .dz = z.rows(0, rows),
-                                    .dp = sums.rows(0, rows),
-                                    .parts = parts.rows(0, rows),
-                                    .activation = TiledActivation::gelu});
-  for (const Tensor& guarded : {sums, parts}) {
-    const Matrix got = this->template download<float>(guarded);
-    EXPECT_TRUE(std::all_of(got.at.begin() + rows, got.at.end(), [](float value) { return value == 7; }));
+  struct Back {
+    Tensor z, sums, parts;
+  };
+  const auto back = [&](auto&& run_args) {
+    const Back all{this->upload(numbers), this->ex().tensor({layout.all_rows}, DType::f32),
+                   this->ex().tensor({layout.all_rows, ops::cuda::tiled_dp_parts(units)}, DType::f32)};
+    ops::fill(this->ex(), all.sums, 7);
+    ops::fill(this->ex(), all.parts, 7);
+    run_args(ops::cuda::TiledDownInputGrad{.dy = dy,
+                                           .w = weights,
+                                           .z = all.z.rows(0, rows),
+                                           .p = p,
+                                           .dz = all.z.rows(0, rows),
+                                           .dp = all.sums.rows(0, rows),
+                                           .parts = all.parts.rows(0, rows),
+                                           .activation = TiledActivation::gelu});
+    return all;
+  };
+  const Back got = back(run), legal = back([&](const auto&args) { this->run(args, layout); });
+  expect_same<TypeParam>(this->download(got.z), this->download(legal.z), "dz");
+  expect_same<float>(this->template download<float>(got.sums), this->template download<float>(legal.sums), "dp");
+  for (const Tensor& guarded : {got.sums, got.parts}) {
+    const Matrix left = this->template download<float>(guarded);
+    EXPECT_TRUE(std::all_of(left.at.begin() + rows, left.at.end(), [](float value) { return value == 7; }));
   }
 }
 

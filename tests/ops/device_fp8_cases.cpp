@@ -416,6 +416,43 @@ TEST_P(DeviceOps, ScaledMatmulsKeepNan) {
   }
 }
 
+/// Places and sizes that no op makes end at the operands: the other groups have their rows.
+TEST_P(DeviceOps, ClampsGroupsInFp8) {
+  if (t().dtype() != DType::bf16) GTEST_SKIP() << "the operands are the same for every dtype";
+  Exec& ex = t().tested();
+  if (ex.device() == Device::cpu) GTEST_SKIP() << "the CPU refuses such groups";
+  if (const std::string why = why_no_scaled_grouped_matmul(ex); !why.empty()) GTEST_SKIP() << why;
+  const GroupedRows x(ex, {0, 128, 256}, 256, 3);
+  const Operand a = x.straight(), turned = x.turned();
+  const GroupedWeights w(ex, 3, 128, 256, false);
+  GroupRows outside = x.groups();
+  const Tensor table = ex.tensor({2, 3}, DType::i32);
+  const std::int32_t numbers[] = {-7, 0, 128, -5, 128, 1 << 30};
+  ex.copy(table.raw(), numbers, table.bytes());
+  ex.synchronize();
+  outside.begin = table.rows(0, 1).reshaped({3});
+  outside.rows = table.rows(1, 1).reshaped({3});
+  constexpr Index kGroupRows = 128 + 256;
+  const auto product = [&](const GroupRows& groups) {
+    const Tensor c = ex.tensor({x.rows(), 128}, DType::f32);
+    fill(ex, c, 7);
+    scaled_grouped_matmul(ex, {.a = a, .b = w.operand, .c = c, .groups = groups});
+    std::vector<float> all = numbers_in(ex, c);
+    all.resize(kGroupRows * 128);
+    return all;
+  };
+  EXPECT_EQ(product(outside), product(x.groups()));
+  const auto gradient = [&](const GroupRows& groups) {
+    const Tensor dw = ex.tensor({3, 256, 256}, DType::f32);
+    scaled_grouped_weight_grad(ex, {.dy = turned, .x = turned, .dw = dw, .groups = groups, .write = Write::overwrite});
+    std::vector<float> all = numbers_in(ex, dw);
+    all.resize(2 * 256 * 256);  // the third has rows of no group
+    return all;
+  };
+  EXPECT_EQ(gradient(outside), gradient(x.groups()));
+  t().release();
+}
+
 /// Rows of groups and their GEMMs.
 TEST_P(DeviceOps, MultipliesGroupsInFp8) {
   if (t().dtype() != DType::bf16) GTEST_SKIP() << "the operands are the same for every dtype";

@@ -14,12 +14,14 @@ TEST(GpuPretence, IsAListOfWords) {
   EXPECT_FALSE(some.no_library_forward);
   EXPECT_TRUE(some.no_library_backward && some.links_are_pcie);
   EXPECT_TRUE(parse_pretence("no-cudnn-forward").no_library_forward);
+  EXPECT_TRUE(parse_pretence("ampere").is_ampere);
   try {
     parse_pretence("pcie,nvlink");
     FAIL() << "took an unknown word";
   } catch (const ConfigError& error) {
-    EXPECT_STREQ(error.what(),
-                 "MEGALITH_GPU_PRETENCE: nvlink: must be no-cudnn-forward, no-cudnn-backward or pcie, with commas");
+    EXPECT_STREQ(
+        error.what(),
+        "MEGALITH_GPU_PRETENCE: nvlink: must be no-cudnn-forward, no-cudnn-backward, pcie or ampere, with commas");
   }
 }
 

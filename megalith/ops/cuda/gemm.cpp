@@ -15,6 +15,7 @@
 #include "megalith/ops/matmul_kernels.h"
 #include "megalith/ops/scaled_matmul_kernels.h"
 #include "megalith/ops/swiglu_kernels.h"
+#include "megalith/tensor/cuda/gpu_attribute.h"
 
 namespace megalith::ops::cuda {
 namespace {
@@ -189,7 +190,8 @@ std::string why_no_scaled_matmul(Exec& ex, const ScaledMatmul& args) {
   const GemmProblem problem = problem_of(ex, args);
   if (names_own_kernel(args)) return why_no_scaled_product(ex, problem);
   auto& library = ex.backend<GemmLibrary>();
-  if (library.has_algorithm(problem, source_of(args))) return "";
+  const bool is_hopper = megalith::cuda::gpu_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+  if (is_hopper && library.has_algorithm(problem, source_of(args))) return "";
   const GemmPlatform platform = library.current().platform;
   return str("[scaled_matmul] a ", args.a.values.shape(), ", b ", args.b.values.shape(), ", c ",
              name_of(args.c.dtype()), ": ", platform.text(),

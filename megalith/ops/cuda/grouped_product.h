@@ -11,8 +11,8 @@ inline constexpr Index kGroupedTileRows = 128;
 
 /// Which rows are whose. begin[g] is a multiple of kGroupedTileRows; begin[g] + rows[g] is at most the rows of the
 /// operands. Rows of an input from there up to the next multiple must be zeros. So are then those rows of a result.
-/// Other rows are neither read nor written. The kernels rely on it all; they only clamp numbers of rows below 0 or
-/// beyond the operands (clamped_group.cuh).
+/// Other rows are neither read nor written. The kernels rely on this. As a guard they clamp begin and rows to the
+/// operands (clamped_group.cuh): wrong numbers give wrong results, and no write outside.
 /// Without begin and rows all rows are of one group, whatever their number.
 struct TileGroups {
   Tensor begin, rows;           // [G] i32, in device memory, or both undefined
