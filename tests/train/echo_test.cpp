@@ -275,9 +275,14 @@ TEST(EchoTraining, ARankThatDiesInATransferOfClonesFreesTheOthersAtOnce) {
   }
 }
 
-/// The allocations of rank 0 in the steps from the third one on.
-long allocations_of(const EchoWay& way) {
-  const config::RunPlan plan = config::resolve(echo_config({2, 1, 1, 2, 1}, kSkewed, way, 6, "fp32"));
+/// The allocations of rank 0 in the steps from the third one on; from a graph in those behind the first launches.
+long allocations_of(const EchoWay& way, capture::GraphMode mode = capture::GraphMode::none) {
+  constexpr Index kCountedSteps = 8;
+  config::RunPlan plan = config::resolve(echo_config({2, 1, 1, 2, 1}, kSkewed, way, kCountedSteps, "fp32"));
+  plan.graphs.mode = mode;
+  plan.graphs.optimizer = mode == capture::GraphMode::iteration;
+  plan.graphs.warmup_steps = 1;
+  const Index first = mode == capture::GraphMode::none ? 2 : 4;
   long allocations = 0;
   comm::run_ranks(2, [&](comm::World& world) {
     train::Engine engine(world, plan);
@@ -286,8 +291,9 @@ long allocations_of(const EchoWay& way) {
     for (Index step = 0; step < plan.train.steps; ++step) {
       const support::CountAllocations counter;
       engine.step(source, {step, step * plan.train.global_batch}, train::Stop::no);
-      if (world.rank() == 0 && step > 1) allocations += counter.count();
+      if (world.rank() == 0 && step >= first) allocations += counter.count();
     }
+    EXPECT_EQ(engine.train_graph().captured(), mode == capture::GraphMode::iteration);
   });
   return allocations;
 }
@@ -298,6 +304,13 @@ TEST(EchoTraining, StepsWithClonesAllocateNoMoreThanWithout) {
        {EchoWay{}, {.weights = "redispatch"}, {.backend = "collective"}, {.backend = "host_sized"}})
     EXPECT_EQ(allocations_of(way), reports) << way.name();
   EXPECT_EQ(allocations_of({.dispatcher = "all_to_all"}), allocations_of({.dispatcher = "all_to_all", .slots = 0}));
+}
+
+TEST(EchoTraining, LaunchesWithClonesAllocateNoMoreThanWithout) {
+  constexpr auto kGraph = capture::GraphMode::iteration;
+  const long reports = allocations_of(kPlain, kGraph);
+  for (const EchoWay& way : {EchoWay{}, {.weights = "redispatch"}, {.backend = "collective"}})
+    EXPECT_EQ(allocations_of(way, kGraph), reports) << way.name();
 }
 
 /// The grid promise (docs/numerics.md): clones are no exception.
