@@ -127,13 +127,13 @@ TEST_P(EchoGraphs, HaveTheBitsOfEagerSteps) {
   }
 }
 
-// A second pass in the graph takes the plan of the first one.
 /// Recomputed layers send weights to slots again.
 EchoGraphRun without_bytes(EchoGraphRun run) {
   for (std::string& load : run.loads) load = std::regex_replace(load, std::regex("\"bytes\":[0-9]+"), "");
   return run;
 }
 
+// A second pass in the graph takes the plan of the first one.
 TEST(EchoGraph, HasTheBitsOfEagerStepsWhereLayersAreRecomputed) {
   for (const support::RecomputeWay& recompute : support::recompute_ways()) {
     SCOPED_TRACE(recompute.name);
@@ -145,25 +145,27 @@ TEST(EchoGraph, HasTheBitsOfEagerStepsWhereLayersAreRecomputed) {
   }
 }
 
-void expect_bits_of_eager_steps(const config::RunPlan& plan) {
+/// Returns the eager run.
+EchoGraphRun expect_bits_of_eager_steps(const config::RunPlan& plan) {
   const EchoGraphRun want = run_with_echo(plan);
   const EchoGraphRun got = run_with_echo(support::with_graphs(plan, support::kWholeSteps, kEchoWarmup));
   expect_same_echo_run(got, want);
   EXPECT_EQ(got.launches, plan.train.steps - kEchoWarmup);
+  return want;
 }
 
 // Rank threads and their launches go on for long. Of four stages: one or two layers each, the latter as two chunks.
 TEST_P(EchoGraphs, FiftyStepsHaveTheBitsOfEagerSteps) {
   config::RunConfig c = echo_graph_config(GetParam(), "redispatch", "auto");
   c.train.steps = kManySteps;
-  expect_bits_of_eager_steps(config::resolve(c));
+  expect_changing_clones(expect_bits_of_eager_steps(config::resolve(c)));
 }
 TEST(EchoGraph, FiftyStepsOfFourStagesHaveTheBitsOfEagerSteps) {
   for (const int chunks : {1, 2}) {
     config::RunConfig c = echo_graph_config({8, 1, 4, 2, 1, chunks}, "redispatch", "auto");
     c.train.steps = kManySteps;
     if (chunks == 2) c.model.num_layers = 8;
-    expect_bits_of_eager_steps(config::resolve(c));
+    expect_changing_clones(expect_bits_of_eager_steps(config::resolve(c)));
   }
 }
 

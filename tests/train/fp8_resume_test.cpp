@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "tests/io/temp_dir.h"
 #include "tests/train/graph_ways.h"
 #include "tests/train/saved_run.h"
 
@@ -40,32 +39,18 @@ class Fp8Resume : public ::testing::TestWithParam<Fp8Run> {
     GetParam().set(c);
     return config::resolve(c);
   }
-  static void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, support::SavedRun& run) {
-    const auto begin = static_cast<Index>(run.losses.size());
-    comm::run_ranks(plan.grid.world_size,
-                    [&](comm::World& world) { support::train_saved(world, begin, end, plan, folder, run); });
-  }
-  static support::SavedRun joined(const config::RunPlan& plan) {
-    const TempDir dir;
-    support::SavedRun run;
-    train_to(kSavedAt, plan, dir.path(), run);
-    train_to(kSteps, plan, dir.path(), run);
-    return run;
-  }
 };
 INSTANTIATE_TEST_SUITE_P(All, Fp8Resume, ::testing::ValuesIn(kFp8Runs),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(Fp8Resume, GoesOnWithTheBitsOfEagerStepsInEveryWay) {
   const config::RunPlan eager = plan();
-  const TempDir dir;
-  support::SavedRun whole;
-  train_to(kSteps, eager, dir.path(), whole);
+  const support::SavedRun whole = support::trained_in_parts(eager, {kSteps});
   ASSERT_EQ(whole.evaluated.size(), 1u);
-  support::expect_same(joined(eager), whole);
+  support::expect_same(support::trained_in_parts(eager, {kSavedAt, kSteps}), whole);
   for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
-    support::expect_same(joined(support::with_graphs(eager, way, 2)), whole);
+    support::expect_same(support::trained_in_parts(support::with_graphs(eager, way, 2), {kSavedAt, kSteps}), whole);
   }
 }
 

@@ -10,28 +10,16 @@ using support::Grid;
 
 constexpr Index kResumedSteps = 50, kSavedAt = 23;
 
-void train_to(Index end, const config::RunPlan& plan, const io::Path& folder, support::SavedRun& run) {
-  const auto begin = static_cast<Index>(run.losses.size());
-  comm::run_ranks(plan.grid.world_size,
-                  [&](comm::World& world) { support::train_saved(world, begin, end, plan, folder, run); });
-}
-
 class GraphResume : public ::testing::TestWithParam<Grid> {};
 
 TEST_P(GraphResume, ACheckpointBetweenLaunchesGoesOnWithTheBitsOfEagerSteps) {
   const config::RunPlan plan = support::small_plan(GetParam(), "bf16", kResumedSteps);
-  support::SavedRun eager;
-  const TempDir eager_dir;
-  train_to(kResumedSteps, plan, eager_dir.path(), eager);
+  const support::SavedRun eager = support::trained_in_parts(plan, {kResumedSteps});
   ASSERT_EQ(eager.evaluated.size(), 5u);
   for (const support::GraphWay& way : support::kGraphWays) {
     SCOPED_TRACE(way.name);
     const config::RunPlan from_graphs = support::with_graphs(plan, way, 3);
-    const TempDir dir;
-    support::SavedRun joined;
-    train_to(kSavedAt, from_graphs, dir.path(), joined);
-    train_to(kResumedSteps, from_graphs, dir.path(), joined);
-    support::expect_same(joined, eager);
+    support::expect_same(support::trained_in_parts(from_graphs, {kSavedAt, kResumedSteps}), eager);
   }
 }
 
@@ -40,19 +28,13 @@ TEST(GraphsOfPartsOfLayers, GoOnFromACheckpointWithTheBitsOfEagerSteps) {
   for (const Grid& grid :
        {Grid{.pp = 4, .chunks = 2}, Grid{.tp = 2, .pp = 2}, Grid{.dp = 2, .sharding = Sharding::optimizer}}) {
     const config::RunPlan plan = support::small_plan(grid, "bf16", kResumedSteps);
-    support::SavedRun eager;
-    const TempDir eager_dir;
-    train_to(kResumedSteps, plan, eager_dir.path(), eager);
+    const support::SavedRun eager = support::trained_in_parts(plan, {kResumedSteps});
     for (const support::GraphWay& way : {support::kLayers, support::kLayersPerSlot}) {
       for (const Scope scope : {Scope::attn, Scope::mlp}) {
         SCOPED_TRACE(grid.name() + " " + way.name + " " + std::string(name(scope)));
         config::RunPlan from_graphs = support::with_graphs(plan, way, 3);
         from_graphs.graphs.scopes = capture::ScopeSet{scope};
-        const TempDir dir;
-        support::SavedRun joined;
-        train_to(kSavedAt, from_graphs, dir.path(), joined);
-        train_to(kResumedSteps, from_graphs, dir.path(), joined);
-        support::expect_same(joined, eager);
+        support::expect_same(support::trained_in_parts(from_graphs, {kSavedAt, kResumedSteps}), eager);
       }
     }
   }

@@ -15,15 +15,8 @@ constexpr Index kGraphedSteps = 50, kGraphSavedAt = 23;
 
 /// The run, or the run in two halves with a checkpoint between.
 support::SavedRun trained_and_saved(const config::RunPlan& plan, bool resumes) {
-  const TempDir dir;
-  support::SavedRun run;
-  for (const Index end :
-       resumes ? std::vector<Index>{kGraphSavedAt, kGraphedSteps} : std::vector<Index>{kGraphedSteps}) {
-    const auto begin = static_cast<Index>(run.losses.size());
-    comm::run_ranks(plan.grid.world_size,
-                    [&](comm::World& world) { support::train_saved(world, begin, end, plan, dir.path(), run); });
-  }
-  return run;
+  return support::trained_in_parts(
+      plan, resumes ? std::vector<Index>{kGraphSavedAt, kGraphedSteps} : std::vector<Index>{kGraphedSteps});
 }
 
 class MoeGraphs : public ::testing::TestWithParam<MoeGrid> {};

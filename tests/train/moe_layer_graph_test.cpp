@@ -140,23 +140,13 @@ TEST(MoeLayerGraph, ScopesThatAreLegal) {
 
 TEST(MoeLayerGraph, HaveTheBitsAcrossACheckpoint) {
   constexpr Index kSteps = 30;
-  const auto trained = [](const config::RunPlan& plan, const std::vector<Index>& ends) {
-    const TempDir dir;
-    support::SavedRun run;
-    for (const Index end : ends) {
-      const auto begin = static_cast<Index>(run.losses.size());
-      comm::run_ranks(plan.grid.world_size,
-                      [&](comm::World& world) { support::train_saved(world, begin, end, plan, dir.path(), run); });
-    }
-    return run;
-  };
   for (const char* capacity : {"none", "pad"}) {
     const config::RunPlan plan =
         config::resolve(config_of({4, 1, 2, 2, 1, 2}, {capacity, Shared::gated, "m"}, "bf16", kSteps));
-    const support::SavedRun want = trained(plan, {kSteps});
+    const support::SavedRun want = support::trained_in_parts(plan, {kSteps});
     for (const ScopeSet& scopes :
          {ScopeSet{Scope::attn, Scope::moe_router, Scope::moe_preprocess}, ScopeSet{Scope::moe_router}})
-      support::expect_same(trained(scoped(plan, scopes, GraphsPer::microbatch), {13, kSteps}), want);
+      support::expect_same(support::trained_in_parts(scoped(plan, scopes, GraphsPer::microbatch), {13, kSteps}), want);
   }
 }
 

@@ -29,16 +29,9 @@ config::RunPlan growing_plan(const Grid& grid, const char* precision, const char
 
 /// A run that was saved and resumed at these steps.
 SavedRun grown_in_parts(const config::RunPlan& plan, const std::vector<Index>& saved_at) {
-  const TempDir dir;
-  SavedRun run;
   std::vector<Index> ends = saved_at;
   ends.push_back(kGrowingSteps);
-  for (const Index end : ends) {
-    const auto begin = static_cast<Index>(run.losses.size());
-    comm::run_ranks(plan.grid.world_size,
-                    [&](comm::World& world) { support::train_saved(world, begin, end, plan, dir.path(), run); });
-  }
-  return run;
+  return support::trained_in_parts(plan, ends);
 }
 
 config::RunPlan graphs_in_way(const config::RunPlan& eager, const GraphWay& way, Index check = 0) {

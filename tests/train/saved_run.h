@@ -8,6 +8,7 @@
 
 #include "megalith/train/saver.h"
 
+#include "tests/io/temp_dir.h"
 #include "tests/train/small_run.h"
 
 namespace megalith::support {
@@ -52,6 +53,18 @@ inline void train_saved(comm::World& world, Index begin, Index end, const config
   EXPECT_EQ(engine.layer_graphs().stats().graphs > 0, plan.graphs.mode == capture::GraphMode::layers);
   const std::string digest = saver.save(progress).hex();
   if (world.rank() == 0) run.digest = digest;
+}
+
+/// A run on rank threads that was saved and resumed at all of `ends` but the last one.
+inline SavedRun trained_in_parts(const config::RunPlan& plan, const std::vector<Index>& ends) {
+  const TempDir dir;
+  SavedRun run;
+  for (const Index end : ends) {
+    const auto begin = static_cast<Index>(run.losses.size());
+    comm::run_ranks(plan.grid.world_size,
+                    [&](comm::World& world) { train_saved(world, begin, end, plan, dir.path(), run); });
+  }
+  return run;
 }
 
 }  // namespace megalith::support
