@@ -140,15 +140,6 @@ nlohmann::ordered_json keys_of_runs(const config::RunPlan& plan) {
   return values;
 }
 
-/// The value that a key of a run had in a version that did not have the key; for other facts "unset".
-std::string value_before(const std::string& name) {
-  const config::Key* const key = config::find_key(name);
-  if (key == nullptr || key->fallback.literal.empty()) return "unset";
-  config::RunConfig defaults;
-  config::fill_defaults(defaults);
-  return config::value_text(key->members.asked(defaults));
-}
-
 void Finetune::require_same_runs() {
   nlohmann::ordered_json now = keys_of_runs(job_.plan);
   now["the samples of data.train"] = hex64(train_fingerprint_);
@@ -161,7 +152,10 @@ void Finetune::require_same_runs() {
   Problems problems;
   for (const auto& [key, value] : now.items()) {
     const auto then = was.find(key);
-    const std::string then_text = then != was.end() && then->is_string() ? then->get<std::string>() : value_before(key);
+    const config::Key* const known = config::find_key(key);  // none of a fact about files
+    const std::string then_text = then != was.end() && then->is_string() ? then->get<std::string>()
+                                  : known != nullptr                     ? config::default_text(*known)
+                                                                         : "unset";
     const auto now_text = value.get<std::string>();
     problems.require(then_text == now_text, key, now_text,
                      str("the runs of ", job_.out.string(), " have ", then_text, "; give another --out"));

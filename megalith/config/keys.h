@@ -114,6 +114,8 @@ struct BrokenKeys {
 };
 /// Sets unset members that have a literal default.
 void fill_defaults(RunConfig& config);
+/// What value_text() gives for a recipe that lacks the key and is resolved: its default, or "unset".
+std::string default_text(const Key& key);
 /// Checks the bounds of a key, if it has a value and is not broken yet. A value that breaks them is reported, and
 /// replaced by the default or the nearest legal value, so that the rules of other keys can be checked.
 void check_bounds(const Key& key, RunConfig& config, BrokenKeys& broken, Problems& out);

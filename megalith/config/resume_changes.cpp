@@ -18,19 +18,20 @@ std::string value_in(std::string_view words) {
 
 }  // namespace
 
-std::vector<KeyChange> changed_keys(RunConfig saved, const RunPlan& plan) {
-  RunConfig now = plan.as_config(), defaults;
+std::string default_text(const Key& key) {
+  RunConfig defaults;
   fill_defaults(defaults);
-  const auto is_set = [](const AskedValue& place) {
-    return std::visit([](const auto* value) { return value->has_value(); }, place);
-  };
+  const AskedValue usual = key.members.asked(defaults);
+  return is_set(usual) ? value_text(usual) : value_in(key.fallback.words);
+}
+
+std::vector<KeyChange> changed_keys(RunConfig saved, const RunPlan& plan) {
+  RunConfig now = plan.as_config();
   std::vector<KeyChange> changes;
   for (const Key& key : keys()) {
     const AskedValue is = key.members.asked(now), was = key.members.asked(saved);
     const auto text = [&](const AskedValue& value, const AskedValue& other) {  // one of the two recipes may lack it
-      if (is_set(value) || !is_set(other)) return value_text(value);
-      const AskedValue usual = key.members.asked(defaults);
-      return is_set(usual) ? value_text(usual) : value_in(key.fallback.words);
+      return is_set(value) || !is_set(other) ? value_text(value) : default_text(key);
     };
     const std::string now_text = text(is, was), then_text = text(was, is);
     if (then_text != now_text) changes.push_back({&key, then_text, now_text});
