@@ -5,21 +5,16 @@
 #include <set>
 #include <string_view>
 
-#include <nlohmann/json.hpp>
-
 #include "megalith/base/str.h"
 #include "megalith/io/file_problems.h"
 #include "megalith/io/reader.h"
 #include "megalith/report/page_text.h"
+#include "megalith/train/run_history.h"
 
 namespace megalith::apps {
 namespace {
 
 constexpr std::size_t kMaxEvals = 400;
-
-std::string quoted_json(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 /// The same JSON without `<`, which is in texts only: so no text ends the element of the page that holds it.
 std::string without_tags(const std::string& json) {
@@ -37,7 +32,7 @@ std::string without_tags(const std::string& json) {
 template <class Map, class Text>
 std::string members(const Map& map, const Text& text) {
   std::string all;
-  for (const auto& [key, value] : map) all += str(all.empty() ? "" : ",", quoted_json(key), ':', text(value));
+  for (const auto& [key, value] : map) all += str(all.empty() ? "" : ",", train::json_text(key), ':', text(value));
   return str('{', all, '}');
 }
 
@@ -75,9 +70,9 @@ std::vector<std::string> some_of(const EvalLines& evals) {
 }
 
 std::string mark_json(const RunMark& mark) {
-  std::string json = str("{\"kind\":", quoted_json(mark.kind), ",\"step\":", mark.step);
-  if (!mark.time.empty()) json += ",\"time\":" + quoted_json(mark.time);
-  if (!mark.text.empty()) json += ",\"text\":" + quoted_json(mark.text);
+  std::string json = str("{\"kind\":", train::json_text(mark.kind), ",\"step\":", mark.step);
+  if (!mark.time.empty()) json += ",\"time\":" + train::json_text(mark.time);
+  if (!mark.text.empty()) json += ",\"text\":" + train::json_text(mark.text);
   return json + "}";
 }
 
@@ -136,7 +131,7 @@ bool RunPage::update() {
 std::string RunPage::run_json(const Run& run) const {
   const RunMetrics& metrics = run.reader.metrics();
   const auto text = [](const std::string& json) { return json; };
-  return str("{\"name\":", quoted_json(run.name), ",\"title\":", quoted_json(run.facts.title),
+  return str("{\"name\":", train::json_text(run.name), ",\"title\":", train::json_text(run.facts.title),
              ",\"planned_steps\":", run.facts.planned_steps, ",\"steps\":", metrics.steps,
              ",\"last_step\":", metrics.last_step,
              ",\"series\":", members(metrics.series, [](const ThinnedSeries& series) { return series.json(); }),
@@ -144,10 +139,10 @@ std::string RunPage::run_json(const Run& run) const {
              ",\"marks\":", elements(metrics.marks, mark_json),
              ",\"mark_counts\":", members(metrics.counts, [](Index count) { return count; }),
              ",\"loads\":", loads_json(metrics.layers), ",\"graphs\":", or_null(metrics.graphs),
-             ",\"left_out\":", elements(run.reader.left_out(), quoted_json),
-             ",\"call_logs\":", elements(run.call_logs, quoted_json),
-             ",\"recipe_problem\":", quoted_json(run.facts.problem),
-             ",\"recipe\":", members(run.facts.recipe, quoted_json), ",\"memory\":", or_null(run.facts.memory),
+             ",\"left_out\":", elements(run.reader.left_out(), train::json_text),
+             ",\"call_logs\":", elements(run.call_logs, train::json_text),
+             ",\"recipe_problem\":", train::json_text(run.facts.problem),
+             ",\"recipe\":", members(run.facts.recipe, train::json_text), ",\"memory\":", or_null(run.facts.memory),
              ",\"grid\":", or_null(run.facts.grid), ",\"schedule\":", or_null(run.facts.schedule), '}');
 }
 
@@ -164,7 +159,7 @@ std::string RunPage::differing_keys() const {
     }
   }
   std::erase_if(order, [&](const std::string& key) { return values[key].size() == 1 && holders[key] == runs_.size(); });
-  return elements(order, quoted_json);
+  return elements(order, train::json_text);
 }
 
 std::string RunPage::json() const {

@@ -6,10 +6,9 @@
 #include <cmath>
 #include <cstdio>
 
-#include <nlohmann/json.hpp>
-
 #include "megalith/base/str.h"
 #include "megalith/base/text.h"
+#include "megalith/train/run_history.h"
 
 namespace megalith::train {
 namespace {
@@ -153,16 +152,14 @@ void MetricsLog::write_eval(Index step, const HeldOutResult& held_out) {
   for (const auto& [name, value] : held_out.figures)
     rest += str(",\"", name, "\":", std::visit([](auto figure) { return number(static_cast<double>(figure)); }, value));
   if (held_out.figures.empty()) rest = parts_of(result.losses) + perplexity_of(result.losses);
-  const std::string name = nlohmann::json(held_out.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  line(str(kEvaluation, name, ",\"step\":", step, ",\"loss\":", number(result.loss), rest, "}"));
+  line(str(kEvaluation, json_text(held_out.name), ",\"step\":", step, ",\"loss\":", number(result.loss), rest, "}"));
 }
 
 void MetricsLog::write_choices(Index step, const ChoiceResult& result) {
   evaluated_.insert(step);
   std::string figures;
   for (const auto& [name, value] : result.figures) figures += str(",\"", name, "\":", number(value));
-  line(str(kEvaluation, nlohmann::json(result.name).dump(), ",\"step\":", step, ",\"questions\":", result.questions,
-           figures, "}"));
+  line(str(kEvaluation, json_text(result.name), ",\"step\":", step, ",\"questions\":", result.questions, figures, "}"));
 }
 
 void MetricsLog::write_graphs(Index step, const GraphAccount& a) {
