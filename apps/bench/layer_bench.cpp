@@ -79,13 +79,12 @@ LayerBench::LayerBench(comm::World& world, const config::RunPlan& plan, const Ex
   nn::Moe::declare(specs, kLayerName, spec, model.stream, groups_);
   params_.emplace(std::move(specs), plan.train.policy());
   params_->allocate(ledger_);
-  Policy of_experts = plan.train.policy();
-  of_experts.gemms = nn::expert_format(of_experts.gemms, plan.fp8, plan.model.hidden_size);
-  const nn::GemmFormats gemms = nn::gemm_formats(plan.train.policy().gemms, plan.fp8, 0, plan.model.num_layers);
+  const Policy policy = plan.train.policy();
+  const nn::GemmFormats gemms = nn::gemm_formats(policy.gemms, plan.fp8, 0, plan.model.num_layers);
   const nn::SublayerOptions options{
       .seed = plan.train.seed,
       .recompute = plan.recompute,
-      .group_alignment = model::expert_alignment(plan.model, plan.device, of_experts, plan.grid.etp),
+      .group_alignment = model::expert_alignment(plan.model, plan.device, policy, plan.fp8, plan.grid.etp),
       .gemms = gemms,
       .expert_gemms = nn::expert_formats(gemms, plan.fp8, plan.model.hidden_size)};
   moe_.emplace(kLayerName, spec, options, groups_, *params_);

@@ -16,12 +16,12 @@
 
 namespace megalith::apps {
 
-/// The parts of a layer of experts that are timed, in the order of a forward pass. Backward has them in reverse.
 /// Bytes that a layer takes of a rank, besides parameters: kept for backward, and for the ops of a pass.
 struct LayerBytes {
   Index kept = 0, scratch = 0;
 };
 
+/// The parts of a layer of experts that are timed, in the order of a forward pass. Backward has them in reverse.
 inline constexpr std::array<std::string_view, 5> kMoeParts = {"router", "preprocess", "dispatch", "experts", "combine"};
 
 /// With clones of experts, of these: the ops of a plan, and of where pairs go by it, which are a part of preprocess;

@@ -29,9 +29,7 @@ ParamSet params_of(const ChunkMemoryConfig& config, const nn::LayerGroups& group
 
 Index group_alignment(const ChunkMemoryConfig& config, const nn::LayerGroups& groups) {
   if (!groups.experts) return 1;
-  Policy of_experts = config.policy;
-  of_experts.gemms = nn::expert_format(config.policy.gemms, config.chunk.fp8, config.model.hidden_size);
-  return expert_alignment(config.model, config.device, of_experts, groups.experts->etp().size());
+  return expert_alignment(config.model, config.device, config.policy, config.chunk.fp8, groups.experts->etp().size());
 }
 
 }  // namespace

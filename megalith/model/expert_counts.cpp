@@ -18,14 +18,16 @@ HostCounts host_counts(const ModelConfig& model, const ExpertSetting& setting) {
   // Where the dispatcher is automatic rows may be sent: the transport decides that when a run begins.
   if (exchanging_ranks(setting) > 1 && model.moe.dispatcher != nn::ExpertDispatcher::peer) return HostCounts::rows_sent;
   if (setting.device == Device::cpu) return HostCounts::none;
-  const bool is_kernel = expert_alignment(model, setting.device, {.compute = setting.compute}, setting.grid.etp) > 1;
+  const bool is_kernel =
+      expert_alignment(model, setting.device, {.compute = setting.compute}, {}, setting.grid.etp) > 1;
   return is_kernel ? HostCounts::none : HostCounts::group_rows;
 }
 
-Index expert_alignment(const ModelConfig& model, Device device, const Policy& policy, int etp) {
+Index expert_alignment(const ModelConfig& model, Device device, const Policy& policy, const nn::Fp8Config& fp8,
+                       int etp) {
   if (!model.moe.has_experts()) return 1;
   static_assert(ops::kGroupedKernelRows == ops::kScaleBlock);
-  if (policy.gemms == GemmFormat::e4m3) return ops::kScaleBlock;
+  if (nn::expert_format(policy.gemms, fp8, model.hidden_size) == GemmFormat::e4m3) return ops::kScaleBlock;
   if (model.moe.gemm == nn::ExpertGemm::loop) return 1;
   return ops::grouped_kernel_alignment(device, policy.compute, model.hidden_size, model.moe.ffn_hidden_size / etp);
 }

@@ -34,6 +34,7 @@ HostCounts host_counts(const ModelConfig& model, const ExpertSetting& setting);
 
 /// The alignment of experts' rows: that of the kernel which reads their numbers on the device, that of blocks where
 /// experts have FP8 operands, on any device, 1 for loops of GEMMs.
-Index expert_alignment(const ModelConfig& model, Device device, const Policy& policy, int etp);
+Index expert_alignment(const ModelConfig& model, Device device, const Policy& policy, const nn::Fp8Config& fp8,
+                       int etp);
 
 }  // namespace megalith::model
