@@ -174,8 +174,8 @@ void check_budget(const RunPlan& plan, Problems& out) {
 }
 
 /// "; use moe.echo.slots = 2 or fewer": what fits ops::kMaxGroups.
-std::string fewer_slots(Index most) {
-  return most > 0 ? str("; use moe.echo.slots = ", most, " or fewer") : "; use moe.echo.slots = 0, or fewer experts";
+std::string fewer_slots(Index max) {
+  return max > 0 ? str("; use moe.echo.slots = ", max, " or fewer") : "; use moe.echo.slots = 0, or fewer experts";
 }
 
 void check_echo(const RunPlan& plan, Problems& out) {
@@ -187,10 +187,10 @@ void check_echo(const RunPlan& plan, Problems& out) {
   if (echo.slots == 0) return;
   out.require(echo.slots <= moe.num_experts, "moe.echo.slots", echo.slots,
               str("must be at most moe.num_experts = ", moe.num_experts));
-  const Index most_slots = ops::max_echo_slots(plan.grid.ep, moe.num_experts);
-  out.require(plan.grid.ep == 1 || echo.slots <= most_slots, "moe.echo.slots", echo.slots,
+  const Index max_slots = ops::max_echo_slots(plan.grid.ep, moe.num_experts);
+  out.require(plan.grid.ep == 1 || echo.slots <= max_slots, "moe.echo.slots", echo.slots,
               str("times parallel.ep = ", plan.grid.ep, ", plus moe.num_experts = ", moe.num_experts,
-                  ", must be at most ", ops::kMaxGroups, fewer_slots(most_slots)));
+                  ", must be at most ", ops::kMaxGroups, fewer_slots(max_slots)));
   out.require(!moe.has_capacity(), "moe.echo.slots", echo.slots,
               str("is for experts that take all rows, and moe.capacity = ",
                   name_of_enum(nn::kExpertCapacityNames, moe.capacity), ": use moe.capacity = none, or slots = 0"));

@@ -221,9 +221,9 @@ void add_tuning(const Json& report, const std::string& file, GivenRow& row) {
   if (!tasks::task_named(task)) refuse_report(file, str("task = ", tasks::shown(task), ": must be ", kTasks));
   const Json best = report.contains("best") && report["best"].is_object() ? report["best"] : Json::object();
   const auto count = [&](const char* name, const char* fix) {
-    constexpr std::uint64_t kMost = std::numeric_limits<std::int32_t>::max();
+    constexpr std::uint64_t kMax = std::numeric_limits<std::int32_t>::max();
     const bool is_count = best.contains(name) && best[name].is_number_unsigned();
-    if (!is_count || best[name].get<std::uint64_t>() < 1 || best[name].get<std::uint64_t>() > kMost)
+    if (!is_count || best[name].get<std::uint64_t>() < 1 || best[name].get<std::uint64_t>() > kMax)
       refuse_report(file, str("best.", name, ": must be a whole number from 1 on", fix));
     return best[name].get<Index>();
   };

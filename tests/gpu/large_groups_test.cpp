@@ -19,13 +19,13 @@ TEST_F(GpuLarge, GroupedProducts) {
     ex().synchronize();
     return of_groups;
   };
-  // Of the last group's rows 300 are real ones, and those up to the next tile are zeros.
-  constexpr std::int32_t kReal = 300;
+  // The last group has 300 rows; those up to the next tile are zeros.
+  constexpr std::int32_t kRows = 300;
   const auto before = static_cast<std::int32_t>(rows - last);
-  fill(ex(), tail(x, last - kReal), 0);
+  fill(ex(), tail(x, last - kRows), 0);
   const Tensor x_last = copied(tail(x, last));
-  const cuda::TileGroups both{.begin = ids({0, before}), .rows = ids({before, kReal})},
-      alone{.begin = ids({0, 0}), .rows = ids({0, kReal})};
+  const cuda::TileGroups both{.begin = ids({0, before}), .rows = ids({before, kRows})},
+      alone{.begin = ids({0, 0}), .rows = ids({0, kRows})};
   const auto run = [&](const auto& args, const cuda::TileGroups& groups) {
     ASSERT_TRUE(cuda::grouped_product(ex(), ex().stream(), args, groups, 0));
   };
